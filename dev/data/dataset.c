@@ -6,6 +6,7 @@
 #include "json.h"
 #include "memory.h"
 #include "random.h"
+#include "terminal.h"
 #include <dirent.h>
 #include <errno.h>
 #include <stdlib.h>
@@ -259,6 +260,25 @@ static Dataset *open_embedded(void) {
     return dataset;
 }
 
+// All tokens of a text, by parts: a long one takes a while, and shows how far it is.
+static size_t encode_parts(const Tokenizer *tokenizer, Text text, int32_t **tokens) {
+    enum { PART_BYTES = 1 << 22 };
+    Bytes all = {0};
+    Meter meter = meter_start();
+    for (Text rest = text; rest.size > 0;) {
+        const size_t size = tokenizer_cut(tokenizer, rest, PART_BYTES);
+        int32_t *part;
+        const size_t count = tokenizer_encode(tokenizer, rest.data, size, 1, &part);
+        bytes_append(&all, part, count * sizeof(*part));
+        free(part);
+        rest = (Text){rest.data + size, rest.size - size};
+        meter_show(&meter, "tokenizing", 1 - (double)rest.size / (double)text.size);
+    }
+    meter_end(&meter);
+    *tokens = (int32_t *)(void *)all.data;
+    return all.size / sizeof(**tokens);
+}
+
 void dataset_take_text(Dataset *dataset, SplitName split, const char *name, Text text) {
     if (!dataset->tokenizer)
         fail("%s: has no tokenizer, so no text can be read; make it with ./tokenize",
@@ -268,7 +288,7 @@ void dataset_take_text(Dataset *dataset, SplitName split, const char *name, Text
     const int32_t *first = tokenizer_before(dataset->tokenizer, &before);
     if (dataset->end < 0 && before > 0) dataset->end = first[before - 1];
     int32_t *tokens;
-    const size_t count = tokenizer_encode(dataset->tokenizer, text.data, text.size, 1, &tokens);
+    const size_t count = encode_parts(dataset->tokenizer, text, &tokens);
     if (count < (dataset->end < 0 ? 2 : 1))
         fail("%s: has %zu tokens, of which nothing can be predicted", name, count);
     free(tokenizer_decode(dataset->tokenizer, tokens, count, &size));

@@ -84,6 +84,7 @@ typedef struct {
     // Batch i of a split, which the batches from 0 on cover once, every target counted; false:
     // there is none.
     bool (*evaluation_batch)(void *task, SplitName split, int64_t i, Batch *batch);
+    int64_t (*evaluation_batches)(const void *task, SplitName split); // how many these are
     // Adds the task's metrics to a result whose loss and tokens are known.
     void (*report)(const void *task, SplitName split, Evaluation *result);
 

@@ -177,6 +177,7 @@ const TaskType task_language = {
     .update = language_update,
     .train_batch = language_train_batch,
     .evaluation_batch = language_evaluation_batch,
+    .evaluation_batches = sequences_evaluation_batches,
     .report = language_report,
     .sample = language_sample,
     .text = sample_text,

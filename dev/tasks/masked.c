@@ -135,6 +135,10 @@ static bool masked_evaluation_batch(void *task, SplitName split, int64_t i, Batc
     return true;
 }
 
+static int64_t masked_evaluation_batches(const void *task, SplitName split) {
+    return sequences_evaluation_batches(((const Masked *)task)->sequences, split);
+}
+
 // Pseudo-perplexity, of the tokens that were hidden, and how many of them were the most probable
 // token.
 static void masked_report(const void *task, SplitName split, Evaluation *result) {
@@ -168,5 +172,6 @@ const TaskType task_masked = {
     .update = masked_update,
     .train_batch = masked_train_batch,
     .evaluation_batch = masked_evaluation_batch,
+    .evaluation_batches = masked_evaluation_batches,
     .report = masked_report,
 };

@@ -158,6 +158,14 @@ static bool generated_batch(const Sequences *s, SplitName split, int64_t i, Batc
     return count > 0;
 }
 
+int64_t sequences_evaluation_batches(const void *task, SplitName split) {
+    const Sequences *s = task;
+    const int64_t B = s->plan.batch, T = s->plan.length;
+    const int64_t tokens = s->dataset->splits[split].tokens;
+    const int64_t blocks = is_generated(s) ? RECALL_EVALUATION : tokens / T;
+    return (blocks + B - 1) / B + (!is_generated(s) && tokens % T > 0);
+}
+
 // Blocks of T tokens, B at a time; what is left in the end is a smaller batch, and the last,
 // shorter block one of its own.
 bool sequences_evaluation_batch(void *task, SplitName split, int64_t i, Batch *batch) {
@@ -165,8 +173,8 @@ bool sequences_evaluation_batch(void *task, SplitName split, int64_t i, Batch *b
     if (is_generated(s)) return generated_batch(s, split, i, batch);
     const Split *data = &s->dataset->splits[split];
     const int64_t B = s->plan.batch, T = s->plan.length, blocks = data->tokens / T;
-    const int64_t batches = blocks / B + (blocks % B > 0);
-    if (i > batches || (i == batches && data->tokens % T == 0)) return false;
+    const int64_t batches = (blocks + B - 1) / B;
+    if (i >= sequences_evaluation_batches(task, split)) return false;
     const int64_t first = i < batches ? i * B : blocks, left = blocks - first;
     const int64_t count = i == batches ? 1 : left < B ? left : B;
     for (int64_t b = 0; b < count; b++)

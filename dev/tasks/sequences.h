@@ -19,6 +19,7 @@ char *sequences_describe(const void *task);
 Update sequences_update(void *task, int64_t place);
 void sequences_train_batch(void *task, const Update *update, int64_t i, Batch *batch);
 bool sequences_evaluation_batch(void *task, SplitName split, int64_t i, Batch *batch);
+int64_t sequences_evaluation_batches(const void *task, SplitName split);
 
 // The mask (B, T) of a batch's `tokens` (B, T), good until the next one: 0 where they are padding;
 // NULL: none is.

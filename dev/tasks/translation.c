@@ -413,10 +413,14 @@ static void translation_train_batch(void *task, const Update *update, int64_t i,
     batch->first_row = t->order.places[first + (size_t)i] - t->order.places[first];
 }
 
+static int64_t translation_evaluation_batches(const void *task, SplitName split) {
+    return (int64_t)((const Translation *)task)->lists[split].group_count;
+}
+
 static bool translation_evaluation_batch(void *task, SplitName split, int64_t i, Batch *batch) {
     const Translation *t = task;
     const PairList *list = &t->lists[split];
-    if (i >= (int64_t)list->group_count) return false;
+    if (i >= translation_evaluation_batches(task, split)) return false;
     build_batch(t, list, &list->groups[list->evaluated[i]], NULL, batch);
     return true;
 }
@@ -450,5 +454,6 @@ const TaskType task_translation = {
     .update = translation_update,
     .train_batch = translation_train_batch,
     .evaluation_batch = translation_evaluation_batch,
+    .evaluation_batches = translation_evaluation_batches,
     .report = translation_report,
 };

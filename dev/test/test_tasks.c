@@ -57,6 +57,9 @@ static void check_evaluation(int tokens, int batch, int length) {
         }
     }
     CHECK(next == tokens + 1);
+    const int64_t batches = task_language.evaluation_batches(task, SPLIT_VAL);
+    CHECK(task_language.evaluation_batch(task, SPLIT_VAL, batches - 1, &b));
+    CHECK(!task_language.evaluation_batch(task, SPLIT_VAL, batches, &b));
     task_language.destroy(task);
     options_free(options);
     dataset_close(dataset);
@@ -553,6 +556,7 @@ static void test_translation_evaluation(void) {
     for (int i = 0; i < 30; i++) CHECK(seen[i] == 1);
     CHECK(!rises && !falls);
     CHECK(!task_translation.evaluation_batch(task, SPLIT_TEST, 0, &batch));
+    CHECK(task_translation.evaluation_batches(task, SPLIT_TEST) == 0);
     task_translation.destroy(task);
     options_free(options);
     dataset_close(dataset);

@@ -1,6 +1,8 @@
 #include "bpe.h"
 #include "error.h"
 #include "memory.h"
+#include "terminal.h"
+#include "threads.h"
 #include "words.h"
 #include <stdlib.h>
 #include <string.h>
@@ -46,16 +48,22 @@ static Words *different_words(const Bpe *bpe, const Text *texts, int count) {
     Parts parts = {0};
     Words *all = words_create();
     for (int i = 0; i < count; i++) bpe_walk(bpe, texts[i], add_parts, &parts);
+    Meter meter = meter_start();
 #pragma omp parallel
     {
         Words *own = words_create();
 #pragma omp for schedule(dynamic)
-        for (size_t i = 0; i < parts.count; i++) count_words(own, parts.items[i]);
+        for (size_t i = 0; i < parts.count; i++) {
+            count_words(own, parts.items[i]);
+            if (thread_index() == 0)
+                meter_show(&meter, "counting words", (double)i / (double)parts.count);
+        }
 #pragma omp critical
         for (int32_t i = 0; i < words_count(own); i++)
             words_add(all, words_text(own, i), words_occurrences(own, i));
         words_free(own);
     }
+    meter_end(&meter);
     free(parts.items);
     return all;
 }
@@ -269,7 +277,9 @@ Bpe *bpe_train(const Text *texts, int count, int64_t vocabulary, const char *con
     Words *known = words_create(); // the number of a token's bytes is the token
     for (int32_t i = 0; i < bpe->count; i++) words_add(known, bpe->tokens[i], 1);
     make_symbols(&t);
+    Meter meter = meter_start();
     while (bpe->count < vocabulary) {
+        meter_show(&meter, "merging pairs of tokens", (double)bpe->count / (double)vocabulary);
         const int32_t best = best_pair(&t);
         if (best < 0) break;
         const Pair pair = t.pairs[best];
@@ -278,6 +288,7 @@ Bpe *bpe_train(const Text *texts, int count, int64_t vocabulary, const char *con
             bpe_add_merge(bpe, pair.left, pair.right, merged);
         merge_pair(&t, best, merged);
     }
+    meter_end(&meter);
     for (int32_t i = 0; i < t.map.count; i++) free(t.pairs[i].places);
     free(t.pairs);
     free(t.heap);

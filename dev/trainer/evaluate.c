@@ -2,11 +2,17 @@
 #include "run.h"
 
 #include "stop.h"
+#include "terminal.h"
 
 bool evaluate(Run *run, SplitName split, int64_t batches, Evaluation *result) {
     const double start = clock_seconds();
     enum { LOSS, TOKENS, CORRECT, STOPPED, SUMS };
     double sums[SUMS] = {0};
+    const int64_t all = run->type->task->evaluation_batches(run->task, split),
+                  most = batches > 0 && batches < all ? batches : all;
+    const char *const work[] = {
+        [SPLIT_TRAIN] = "training loss", [SPLIT_VAL] = "validation", [SPLIT_TEST] = "test"};
+    Meter meter = meter_start();
     Batch batch;
     for (int64_t i = ranks_rank(run->ranks); batches == 0 || i < batches;
          i += ranks_size(run->ranks)) {
@@ -19,7 +25,9 @@ bool evaluate(Run *run, SplitName split, int64_t batches, Evaluation *result) {
             sums[TOKENS] += batch.targets[j] >= 0;
         sums[STOPPED] = stop_requested() != 0;
         if (stop_requested()) break;
+        meter_show(&meter, work[split], (double)(i + 1) / (double)most);
     }
+    meter_end(&meter);
     ranks_sum(run->ranks, sums, SUMS);
     if (sums[STOPPED] > 0) return false;
     *result = (Evaluation){.loss = sums[LOSS] / sums[TOKENS],
