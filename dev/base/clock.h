@@ -1,4 +1,5 @@
-// Seconds of a clock that never jumps, from a moment that means nothing: for differences.
+// Seconds from a moment that means nothing, for differences: of a clock that never jumps, and of
+// the processor that the calling thread had.
 #ifndef BASE_CLOCK_H
 #define BASE_CLOCK_H
 
@@ -7,6 +8,12 @@
 static inline double clock_seconds(void) {
     struct timespec now;
     clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+}
+
+static inline double clock_thread_seconds(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
     return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
 }
 

@@ -201,10 +201,10 @@ static void bert_describe(const void *model, Metadata **rows, int *count) {
 }
 
 // And over the prediction's for the tokens that are predicted.
-static double bert_flops_per_token(const void *model, int64_t length) {
+static double bert_flops_per_token(const void *model, int64_t length, double targets) {
     const TransformerPlan *plan = transformer_plan(model);
     const double C = (double)plan->size.channels, V = (double)plan->size.vocabulary;
-    return plan_layers_flops(plan, &plan->stacks[0], length) + 6 * MASKED_SHARE * C * (C + V);
+    return plan_layers_flops(plan, &plan->stacks[0], length) + 6 * targets * C * (C + V);
 }
 
 static const TransformerType bert_transformer = {bert_plan, bert_forward, bert_backward};

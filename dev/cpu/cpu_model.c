@@ -39,7 +39,7 @@ void cpu_model_create(CpuModel *m, const ModelSetup *setup) {
     m->dropout = m->attention_dropout = setup->type->facts(setup->options, NULL).dropout;
     m->seed = (uint64_t)options_integer(setup->options, OPT_SEED);
     m->profile = setup->profile;
-    m->say_memory = setup->say_memory;
+    m->say_size = setup->say_size;
     m->decoding = cpu_decode_precision(options_text(setup->options, OPT_PRECISION));
     m->ranks = setup->ranks;
     m->state.muon = m->training && strcmp(options_text(setup->options, OPT_OPTIMIZER), "muon") == 0;
@@ -116,11 +116,7 @@ static void carve_all(CpuModel *m, void (*carve)(void *model)) {
 
 void cpu_model_allocate(CpuModel *m, void (*carve)(void *model)) {
     carve_all(m, carve);
-    if (m->say_memory) {
-        char *memory = cpu_model_memory(m);
-        m->say_memory(memory);
-        free(memory);
-    }
+    if (m->say_size) m->say_size(m->type->name, m->state.table.parameters, arena_bytes(m->arena));
     check_memory(m);
     arena_allocate(m->arena);
     carve_all(m, carve);

@@ -72,15 +72,15 @@ typedef struct {
     double dropout, attention_dropout; // the latter of attention's weights
     uint64_t seed;
     Profile *profile;
-    Ranks *ranks;                           // NULL: this process alone
-    void (*say_memory)(const char *memory); // NULL: not needed
-    Precision decoding;                     // of the weights that decoding reads
+    Ranks *ranks; // NULL: this process alone
+    void (*say_size)(const char *model, size_t parameters, size_t bytes); // NULL: not needed
+    Precision decoding; // of the weights that decoding reads
 } CpuModel;
 
 // Of the parameters of model->state.table, which is complete and whose first one is the token
 // embedding (V, C), the classifier's weight, too. The model adds its parts and ends with
 // cpu_model_allocate(): with what `carve` takes of model->arena, cpu_model_carve_workspace() among
-// it, this prints how much memory it is (ModelSetup.say_memory) and takes it, or ends the program
+// it, this prints how much memory it is (ModelSetup.say_size) and takes it, or ends the program
 // with the option to lower where it cannot fit.
 void cpu_model_create(CpuModel *model, const ModelSetup *setup);
 // hidden: what a feed-forward network's first product makes; inner: what its second one reads.

@@ -376,8 +376,8 @@ double transformer_state_bytes(const void *model, int64_t tokens) {
     return plan_state_bytes(transformer_plan(model), tokens);
 }
 
-double transformer_flops_per_token(const void *model, int64_t length) {
+double transformer_flops_per_token(const void *model, int64_t length, double targets) {
     const TransformerPlan *plan = transformer_plan(model);
     return plan_layers_flops(plan, &plan->stacks[0], length) +
-           6 * (double)plan->size.channels * (double)plan->size.vocabulary;
+           6 * targets * (double)plan->size.channels * (double)plan->size.vocabulary;
 }

@@ -52,7 +52,7 @@ int64_t transformer_correct(const void *model);
 const real *transformer_token_losses(const void *model); // of models that classify all rows
 double transformer_unsmoothed(const void *model);
 // Of a model of one stack, all of whose rows are classified.
-double transformer_flops_per_token(const void *model, int64_t length);
+double transformer_flops_per_token(const void *model, int64_t length, double targets);
 double transformer_state_bytes(const void *model, int64_t tokens);
 
 // All of them, in a model's table, with those of any model on the CPU.

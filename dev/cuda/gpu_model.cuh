@@ -68,10 +68,11 @@ struct GpuModel {
     void *host;              // CPU model, with working memory only where --stats asks for it
     bool host_current;       // its parameters are those of `state`
     Profile *profile;        // NULL: disabled
-    size_t batch, length;    // largest B and T; where B T has another limit, that and 1
-    int64_t vocabulary;      // V
-    size_t row_limit;        // B*T that kernels can count, in every head
-    bool chooses;            // only rows that have a target are predicted
+    void (*say_size)(const char *model, size_t parameters, size_t bytes); // NULL: not needed
+    size_t batch, length; // largest B and T; where B T has another limit, that and 1
+    int64_t vocabulary;   // V
+    size_t row_limit;     // B*T that kernels can count, in every head
+    bool chooses;         // only rows that have a target are predicted
     bool training, recompute;
     bool uses_muon; // hidden matrices are updated by it, all else by AdamW
     GpuPrecision precision;
@@ -164,14 +165,16 @@ static inline size_t gpu_largest_batch(GpuModel *g, size_t available) {
     return fits;
 }
 
-static inline void gpu_report(const GpuModel *g) {
+static inline char *gpu_memory(const void *model) {
+    const GpuModel *g = (const GpuModel *)model;
     const DeviceArena *a = &g->arena;
-    printf("GPU memory: %.1f MiB (", (double)a->used / 1048576);
+    char *text = format_string("%.1f MiB (", (double)a->used / 1048576);
     for (int i = 0; i < a->purpose_count; i++)
-        printf("%s%s %.1f", i ? ", " : "", a->purposes[i].name,
-               (double)a->purposes[i].bytes / 1048576);
-    printf(") of %.1f MiB that are free; --%s %zu would fit\n", (double)g->available / 1048576,
-           options_name(g->lower[0]), g->fits);
+        append_format(&text, "%s%s %.1f", i ? ", " : "", a->purposes[i].name,
+                      (double)a->purposes[i].bytes / 1048576);
+    append_format(&text, ") of %.1f MiB that are free; --%s %zu would fit",
+                  (double)g->available / 1048576, options_name(g->lower[0]), g->fits);
+    return text;
 }
 
 // Counts, allocates and carves.
@@ -180,6 +183,9 @@ static inline void gpu_memory_create(GpuModel *g) {
     char advice[160] = "use a smaller model";
     CUDA_CHECK(cudaMemGetInfo(&g->available, &total));
     gpu_carve(g, &g->arena);
+    if (g->say_size)
+        g->say_size(g->host_type->name, g->host_type->parameters(g->host)->parameters,
+                    g->arena.used);
     if (gpu_rows(g) > 0) {
         const char *other = g->recompute || !g->training ? "" : ", or add --recompute";
         const size_t reserve = total / 64; // graphs, and what the driver takes
@@ -228,8 +234,8 @@ static inline void gpu_model_create(GpuModel *g, const ModelType *host_type,
     if (options_integer(setup->options, OPT_STATS) == 0 && !translates)
         host.batch = host.length = host.rows = 0;
     host.training = false;
-    host.say_memory = NULL; // what the host takes is not what the GPU takes
-    host.float32 = true;    // this processor may not have what the GPU has
+    host.say_size = NULL; // what the host takes is not what the GPU takes
+    host.float32 = true;  // this processor may not have what the GPU has
     g->host_type = host_type;
     g->lower = host_type->task->lower;
     g->host = host_type->create(&host);
@@ -240,6 +246,7 @@ static inline void gpu_model_create(GpuModel *g, const ModelType *host_type,
     g->uses_muon =
         setup->training && strcmp(options_text(setup->options, OPT_OPTIMIZER), "muon") == 0;
     g->profile = setup->profile;
+    g->say_size = setup->say_size;
     g->recompute = options_flag(setup->options, OPT_RECOMPUTE);
     g->precision = gpu_precision(setup->options);
     g->seed = (uint64_t)options_integer(setup->options, OPT_SEED);
@@ -458,11 +465,9 @@ static inline double gpu_finish_training(GpuModel *g) {
 }
 
 // ---- entries of ModelType ---------------------------------------------------
-// Asked once, before the first step, so memory is reported here.
 static inline void gpu_device(const void *model, DeviceInfo *info) {
     static const char *const names[] = {"fp32", "tf32", "bf16"};
     const GpuModel *g = (const GpuModel *)model;
-    gpu_report(g);
     snprintf(info->processor, sizeof(info->processor), "%.100s, %d SMs", g->device.name,
              g->device.sms);
     snprintf(info->library, sizeof(info->library), "%s", blas_library(&g->blas));
@@ -476,9 +481,9 @@ static inline void gpu_describe(const void *model, Metadata **rows, int *count) 
     g->host_type->describe(g->host, rows, count);
 }
 
-static inline double gpu_flops_per_token(const void *model, int64_t length) {
+static inline double gpu_flops_per_token(const void *model, int64_t length, double targets) {
     const GpuModel *g = (const GpuModel *)model;
-    return g->host_type->flops_per_token(g->host, length);
+    return g->host_type->flops_per_token(g->host, length, targets);
 }
 
 static inline double gpu_state_bytes(const void *model, int64_t tokens) {
@@ -593,7 +598,7 @@ static inline ModelType gpu_model_type(const ModelType *host, const char *progra
     type.options = gpu_options(host, &type.option_count);
     type.device = gpu_device;
     type.describe = host->describe ? gpu_describe : NULL;
-    type.memory = NULL; // what the host takes is not what the GPU takes
+    type.memory = gpu_memory;
     type.flops_per_token = gpu_flops_per_token;
     type.state_bytes = host->state_bytes ? gpu_state_bytes : NULL;
     type.parameters = gpu_parameters;

@@ -5,19 +5,20 @@
 #include "memory.h"
 #include "stop.h"
 #include "streams.h"
+#include "terminal.h"
 #include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
 #include <math.h>
-#include <poll.h>
 #include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/ioctl.h>
 #include <unistd.h>
+
+enum { EPOCH, STEP, LOSS, RATE, NORM, SPEED, TIME_LEFT, PEAK, FIELDS }; // of a progress line
 
 struct Log {
     char *path; // of log.jsonl; NULL: only the terminal
@@ -27,6 +28,7 @@ struct Log {
     bool terminal;      // is stdout one?
     bool progress;      // the cursor is after a progress line
     bool stepped;       // a step was reported
+    int widths[FIELDS]; // of a progress line's values so far
     double time_offset; // "seconds" minus the clock
     BestLoss best;      // of the lines that were kept,
     char *validation;   // on the split of that id; NULL: unknown
@@ -126,9 +128,7 @@ static Kept prune(const char *path, int64_t resume_step, unsigned again) {
 
 Log *log_open(const char *directory, int64_t resume_step, unsigned again) {
     Log *log = allocate(1, sizeof *log, "the log");
-    // Open MPI gives rank 0 a terminal of its own, whatever takes its output, and a pipe for
-    // errors.
-    log->terminal = isatty(STDOUT_FILENO) && isatty(STDERR_FILENO);
+    log->terminal = terminal_is_used();
     Kept kept = {.best = {INFINITY, 0}};
     if (directory) {
         log->path = format_string("%s/log.jsonl", directory);
@@ -255,8 +255,7 @@ void format_duration(double seconds, char *text) {
         snprintf(text, 32, "%.0fd %02.0fh", floor(hours / 24), fmod(hours, 24));
 }
 
-// "12,345" into text (at least 32 bytes).
-static void format_count(double value, char *text) {
+void format_count(double value, char *text) {
     char digits[32];
     const int length = snprintf(digits, sizeof digits, "%.0f", fmin(fmax(value, 0), 1e15));
     for (int i = 0; i < length; i++) {
@@ -264,6 +263,14 @@ static void format_count(double value, char *text) {
         *text++ = digits[i];
     }
     *text = '\0';
+}
+
+void format_about(double value, char *text) {
+    static const char *const units[] = {"", "K", "M", "B"};
+    int unit = 0;
+    for (; unit < 3 && value >= 999.5; unit++) value /= 1000;
+    const int decimals = unit == 0 || value >= 99.95 ? 0 : value >= 9.995 ? 1 : 2;
+    snprintf(text, 32, "%.*f%s", decimals, value, units[unit]);
 }
 
 // Into text (at least 32 bytes): plain digits where they are few.
@@ -283,65 +290,77 @@ void log_flush(void) {
 }
 
 static void clear_progress(Log *log) {
-    if (log->progress) printf("\r\033[K");
+    if (log->progress) terminal_clear_line();
     log->progress = false;
 }
 
-// Columns that a progress line may fill: all but the last, where a terminal may wrap.
-static int terminal_width(void) {
-    struct winsize size;
-    const bool known = ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0;
-    return (known ? size.ws_col : 80) - 1;
+static void format_clock(double seconds, char *text) {
+    const double whole = round(seconds);
+    if (whole >= 0 && whole < 1e9)
+        snprintf(text, 32, "%.0f:%02.0f:%02.0f", floor(whole / 3600), floor(fmod(whole, 3600) / 60),
+                 fmod(whole, 60));
+    else
+        snprintf(text, 32, "?");
 }
 
-enum { EPOCH, STEP, LOSS, RATE, NORM, SPEED, PEAK, TIME_LEFT, FIELDS, FIELD_SIZE = 80 };
+// A field of a progress line. Its value begins further right where it has fewer columns than the
+// widest so far, so that the fields after it stay where they are.
+typedef struct {
+    const char *before, *after;
+    char value[64]; // empty: the field is left out
+} Field;
 
-static void format_fields(const StepReport *report, char fields[FIELDS][FIELD_SIZE]) {
-    char text[32], planned[32] = "";
-    memset(fields, 0, (size_t)FIELDS * FIELD_SIZE);
-    format_value(report->epoch, 2, text);
-    if (report->epochs > 0) snprintf(planned, sizeof planned, "/%.4g", report->epochs);
-    snprintf(fields[EPOCH], FIELD_SIZE, "epoch %s%s", text, planned);
-    snprintf(fields[STEP], FIELD_SIZE, "step %lld/%lld", (long long)report->step,
-             (long long)report->steps);
-    format_value(report->loss, 4, text);
-    snprintf(fields[LOSS], FIELD_SIZE, "loss %s", text);
-    snprintf(fields[RATE], FIELD_SIZE, "lr %.1e", report->learning_rate);
-    format_value(report->gradient_norm, 2, text);
-    snprintf(fields[NORM], FIELD_SIZE, "|g| %s", text);
-    format_count(report->tokens_per_second, text);
-    snprintf(fields[SPEED], FIELD_SIZE, "%s tok/s", text);
+static void format_fields(const StepReport *report, Field fields[FIELDS]) {
+    const char *const names[FIELDS][2] = {
+        [EPOCH] = {"epoch ", ""},   [STEP] = {"step ", ""},    [LOSS] = {"loss ", ""},
+        [RATE] = {"lr ", ""},       [NORM] = {"|g| ", ""},     [SPEED] = {"", " tok/s"},
+        [TIME_LEFT] = {"ETA ", ""}, [PEAK] = {"", "% of peak"}};
+    const size_t size = sizeof fields[0].value;
+    for (int i = 0; i < FIELDS; i++) fields[i] = (Field){names[i][0], names[i][1], ""};
+    char done[32], planned[32];
+    format_value(report->epoch, 2, done);
+    format_value(report->epochs, 2, planned);
+    // What is done has the columns of what is planned. Hundredths of a tenth of an epoch say
+    // nothing.
+    if (!(report->epochs > 0))
+        snprintf(fields[EPOCH].value, size, "%s", done);
+    else if (report->epochs >= 0.1)
+        snprintf(fields[EPOCH].value, size, "%*s/%s", (int)strlen(planned), done, planned);
+    snprintf(planned, sizeof planned, "%lld", (long long)report->steps);
+    snprintf(fields[STEP].value, size, "%*lld/%s", (int)strlen(planned), (long long)report->step,
+             planned);
+    format_value(report->loss, 4, fields[LOSS].value);
+    snprintf(fields[RATE].value, size, "%.1e", report->learning_rate);
+    format_value(report->gradient_norm, 2, fields[NORM].value);
+    format_count(report->tokens_per_second, fields[SPEED].value);
+    format_clock(report->step < report->steps ? report->seconds_left : 0, fields[TIME_LEFT].value);
     if (report->peak_fraction > 0)
-        snprintf(fields[PEAK], FIELD_SIZE, "%.0f%% of peak", 100 * report->peak_fraction);
-    format_duration(report->seconds_left, text);
-    if (report->step < report->steps) snprintf(fields[TIME_LEFT], FIELD_SIZE, "ETA %s", text);
+        snprintf(fields[PEAK].value, size, "%.0f", 100 * report->peak_fraction);
 }
 
-// Joins the fields by two spaces; where they would pass `width`, the less important ones are left
+// Joins the fields by two spaces; where they would pass `columns`, the less important ones are left
 // out.
-static void print_step(const StepReport *report, int width) {
+static void print_step(Log *log, const StepReport *report, int columns) {
     static const int less_important[] = {PEAK, NORM, RATE, EPOCH, SPEED, TIME_LEFT, STEP};
-    char fields[FIELDS][FIELD_SIZE], line[FIELDS * (FIELD_SIZE + 2)];
+    Field fields[FIELDS];
+    char line[FIELDS * (sizeof fields[0].value + 16)];
     format_fields(report, fields);
-    size_t dropped = 0;
-    for (;;) {
+    for (int i = 0; i < FIELDS; i++) {
+        const int length = (int)strlen(fields[i].value);
+        if (length > log->widths[i]) log->widths[i] = length;
+    }
+    for (size_t dropped = 0;;) {
         int length = 0;
         for (int i = 0; i < FIELDS; i++) {
-            if (*fields[i])
-                length += snprintf(line + length, sizeof line - (size_t)length, "%s%s",
-                                   length ? "  " : "", fields[i]);
+            if (*fields[i].value)
+                length += snprintf(line + length, sizeof line - (size_t)length, "%s%s%*s%s",
+                                   length ? "  " : "", fields[i].before, log->widths[i],
+                                   fields[i].value, fields[i].after);
         }
-        if (length <= width || dropped == sizeof less_important / sizeof *less_important) break;
-        *fields[less_important[dropped++]] = '\0';
+        if (length <= columns || dropped == sizeof less_important / sizeof *less_important) break;
+        *fields[less_important[dropped++]].value = '\0';
     }
-    printf("%.*s", width, line);
-}
-
-// A terminal that is stopped (Ctrl-S), or whose other side has more to do (mpirun that ends), does
-// not hold up the training.
-static bool terminal_is_ready(void) {
-    struct pollfd end = {STDOUT_FILENO, POLLOUT, 0};
-    return poll(&end, 1, 0) > 0;
+    printf("%.*s", columns, line);
 }
 
 void log_step(Log *log, const StepReport *report, int64_t every) {
@@ -352,14 +371,14 @@ void log_step(Log *log, const StepReport *report, int64_t every) {
     if (log->terminal && !last && !terminal_is_ready()) return;
     if (log->terminal) {
         clear_progress(log);
-        print_step(report, terminal_width());
+        print_step(log, report, terminal_columns(stdout));
         log->progress = true;
         if (last) { // stays
             printf("\n");
             log->progress = false;
         }
     } else if (due) {
-        print_step(report, INT_MAX);
+        print_step(log, report, INT_MAX);
         printf("\n");
     }
     log_flush();
@@ -371,16 +390,27 @@ void log_evaluation(Log *log, int64_t step, const char *split, const Evaluation 
     if (log->path || log->json) write_evaluation(log, step, split, result, best);
     if (log->json) return;
     clear_progress(log);
-    if (step >= 0) printf("step %lld  ", (long long)step);
+    char *line = step >= 0 ? format_string("step %lld  ", (long long)step) : copy_string("");
     format_value(result->loss, 4, text);
-    printf("%s loss %s", split, text);
+    append_format(&line, "%s loss %s", split, text);
+    if (result->training > 0) {
+        format_value(result->training, 4, text);
+        append_format(&line, "  train %s", text);
+    }
     for (int i = 0; i < result->metric_count; i++) {
         const Metric *metric = &result->metrics[i];
+        if (!metric->before) continue;
         format_value(metric->value, metric->decimals, text);
-        printf("  %s%s%s", metric->before, text, metric->after);
+        append_format(&line, "  %s%s%s", metric->before, text, metric->after);
     }
     format_duration(result->seconds, text);
-    printf("  in %s%s\n", text, best ? "  best so far" : "");
+    const char *mark = best ? "  best" : "";
+    const size_t columns = (size_t)terminal_columns(stdout), size = strlen(line) + strlen(mark);
+    if (size > columns || size + strlen("  in ") + strlen(text) <= columns) // else it is left out
+        append_format(&line, "  in %s", text);
+    append_format(&line, "%s", mark);
+    terminal_print(stdout, line, "  ", 2);
+    free(line);
     log_flush();
 }
 
@@ -401,7 +431,20 @@ void log_table(const char *title, const Metadata *rows, int count) {
         if ((int)strlen(rows[i].key) > width) width = (int)strlen(rows[i].key);
     }
     printf("%s\n", title);
-    for (int i = 0; i < count; i++) printf("  %-*s  %s\n", width, rows[i].key, rows[i].value);
+    for (int i = 0; i < count; i++) {
+        char *line = format_string("  %-*s  %s", width, rows[i].key, rows[i].value);
+        for (char *c = line; c < line + 2 + strlen(rows[i].key); c++)
+            if (*c == '_') *c = ' ';
+        terminal_print(stdout, line, " ", width + 4);
+        free(line);
+    }
+    log_flush();
+}
+
+void log_row(const char *name, const char *value) {
+    char *line = format_string("%-*s  %s", LOG_NAME, name, value);
+    terminal_print(stdout, line, " ", LOG_NAME + 2);
+    free(line);
     log_flush();
 }
 

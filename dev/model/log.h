@@ -13,14 +13,14 @@ typedef struct {
     double epoch;        // passed, fractional
     double epochs;
     double loss, learning_rate, gradient_norm, milliseconds, tokens_per_second;
-    double peak_fraction; // of the measured peak FLOP/s; 0: unknown
+    double peak_fraction; // of the measured peak FLOP/s, at most 1; 0: unknown
     double seconds_left;
 } StepReport;
 
 // What a task reports in addition to the loss.
 typedef struct {
     const char *key;            // in log.jsonl, after "val_" or "test_"
-    const char *before, *after; // the value on the terminal
+    const char *before, *after; // the value on the terminal; before NULL: only in log.jsonl
     int decimals;
     double value;
 } Metric;
@@ -30,6 +30,7 @@ enum { EVALUATION_METRICS = 12 };
 // The result of an evaluation.
 typedef struct {
     double loss;     // mean -log p a target, natural logarithm
+    double training; // the mean loss of the steps since the one before, for the terminal; 0: none
     int64_t tokens;  // targets counted
     int64_t correct; // of these, the most probable token; 0 where the model does not count them
     double seconds;
@@ -82,8 +83,12 @@ void log_end(Log *log);
 // continues from, and best weights, which belong to the log's run.
 void log_sync(Log *log);
 
-// The table at the start: rows of name and value, or its title alone, to the terminal.
+// A table, to the terminal: rows of name and value, or its title alone.
 void log_table(const char *title, const Metadata *rows, int count);
+
+// A row of a table without a title whose names have at most LOG_NAME columns.
+enum { LOG_NAME = 6 };
+void log_row(const char *name, const char *value);
 
 // A step: to log.jsonl as {"step", "epoch", "loss", "lr", "grad_norm", "ms", "tokens_per_s",
 // "peak_fraction", "seconds"}, and to the terminal as a progress line that overwrites itself
@@ -105,5 +110,11 @@ void log_flush(void);
 
 // "1h 02m", "3m 20s", "12.3s" into text (at least 32 bytes).
 void format_duration(double seconds, char *text);
+
+// "12,345" into text (at least 32 bytes).
+void format_count(double value, char *text);
+
+// "1.11M", "138K", "999" into text (at least 32 bytes).
+void format_about(double value, char *text);
 
 #endif

@@ -31,8 +31,8 @@ typedef struct {
     bool float32;           // products in float32, whatever --precision says
     Profile *profile;       // train() books its laps here; NULL: disabled
     Ranks *ranks;           // who trains it together; NULL: this process alone
-    // Told by create(), in words, what memory it is about to take; NULL: not needed.
-    void (*say_memory)(const char *memory);
+    // Told by create() what memory it is about to take; NULL: not needed.
+    void (*say_size)(const char *model, size_t parameters, size_t bytes);
 } ModelSetup;
 
 typedef struct {
@@ -109,8 +109,8 @@ struct ModelType {
     // start, and metadata; NULL: nothing.
     void (*describe)(const void *model, Metadata **rows, int *count);
     char *(*memory)(const void *model); // what it takes, in words (fresh); NULL: it does not say
-    double (*flops_per_token)(const void *model,
-                              int64_t length); // forward and backward, matrix products
+    // Of matrix products, forward and backward; targets: per token, as only they have logits.
+    double (*flops_per_token)(const void *model, int64_t length, double targets);
 
     // Bytes that decoding keeps of a text of so many tokens; NULL: it does not decode.
     double (*state_bytes)(const void *model, int64_t tokens);

@@ -96,8 +96,9 @@ static void show_row(Log *log, const Row *row, double steps, double all_seconds,
     print_cell(cells[2], SIZE, 1e3 * seconds / steps, 2);
     print_cell(cells[3], SIZE, all_seconds > 0 ? 100 * seconds / all_seconds : 0, 1);
     print_cell(cells[4], SIZE, 1e-9 * speed, 0);
-    print_cell(cells[5], SIZE, peak_flops > 0 ? 100 * speed / peak_flops : 0, 1);
-    log_line(log, "  %-16s %10s %10s %10s %7s %10s %10s", row->kind, cells[0], cells[1], cells[2],
+    // A peak that other programs were in the way of is none.
+    print_cell(cells[5], SIZE, speed <= peak_flops ? 100 * speed / peak_flops : 0, 1);
+    log_line(log, "  %-16s %9s %9s %9s %6s %9s %9s", row->kind, cells[0], cells[1], cells[2],
              cells[3], cells[4], cells[5]);
 }
 
@@ -146,7 +147,7 @@ void profile_report(const Profile *profile, Log *log, double peak_flops) {
     const double all_seconds = step_sum(sum.seconds);
     log_line(log, "time of %lld step%s%s, ms per step", (long long)profile->steps,
              profile->steps == 1 ? "" : "s", profile->first_dropped ? " after the first" : "");
-    log_line(log, "  %-16s %10s %10s %10s %7s %10s %10s", "", "forward", "backward", "all", "%",
+    log_line(log, "  %-16s %9s %9s %9s %6s %9s %9s", "", "forward", "backward", "all", "%",
              "GFLOP/s", "% of peak");
     for (int i = 0; i < profile->count; i++)
         if (1e3 * step_sum(profile->rows[i].seconds) >= shown * steps)
@@ -155,8 +156,7 @@ void profile_report(const Profile *profile, Log *log, double peak_flops) {
     for (int i = 0; i < profile->count; i++) {
         const double between = profile->rows[i].seconds[PROFILE_BETWEEN];
         if (between >= shown)
-            log_line(log, "  %-16s %10s %10s %10.2f s in all", profile->rows[i].kind, "", "",
-                     between);
+            log_line(log, "  %-16s %9s %9s %9.2f s in all", profile->rows[i].kind, "", "", between);
     }
     write_report(profile, log, peak_flops);
 }

@@ -111,8 +111,10 @@ static void language_report(const void *task, SplitName name, Evaluation *result
     if (split->bytes > 0)
         evaluation_add(result, (Metric){"bpb", "", " bits/byte", 4,
                                         total / (share * (double)split->bytes * log(2))});
+    // A model of bytes does not see words: the number is for the log.
+    const bool words = !dataset->tokenizer || tokenizer_kind(dataset->tokenizer) != TOKENIZER_BYTE;
     if (split->words > 0)
-        evaluation_add(result, (Metric){"word_ppl", "word ppl ", "", 2,
+        evaluation_add(result, (Metric){"word_ppl", words ? "word ppl " : NULL, "", 2,
                                         exp(total / (share * (double)split->words))});
 }
 

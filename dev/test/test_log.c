@@ -24,6 +24,7 @@ static const StepReport step_787 = {.step = 787,
                                     .peak_fraction = 0.7123456,
                                     .seconds_left = 3720};
 static const Evaluation evaluation = {.loss = 5.25,
+                                      .training = 4.75,
                                       .tokens = 268152,
                                       .seconds = 12.34,
                                       .metrics = {{"ppl", "ppl ", "", 2, 190.566},
@@ -302,8 +303,8 @@ static void report(Log *log) {
     const Evaluation bare = {.loss = NAN,
                              .tokens = 3,
                              .seconds = 4000,
-                             .metrics = {{"ppl", "ppl ", "", 2, -NAN}},
-                             .metric_count = 1};
+                             .metrics = {{"ppl", "ppl ", "", 2, -NAN}, {"hidden", NULL, "", 2, 1}},
+                             .metric_count = 2};
     log_evaluation(log, -1, "test", &bare, false);
     step.step = step.steps;
     step.peak_fraction = 0;
@@ -323,20 +324,20 @@ static void pipe_body(void *argument) {
 }
 
 #define STEP_LINE(number)                                                                          \
-    "epoch 1.23/25  step " number                                                                  \
-    "/16000  loss 5.1234  lr 4.8e-04  |g| 0.53  12,345 tok/s  71% of peak  ETA 1h 02m\n"
+    "epoch  1.23/25.00  step " number                                                              \
+    "/16000  loss 5.1234  lr 4.8e-04  |g| 0.53  12,345 tok/s  ETA 1:02:00  71% of peak\n"
 #define RESULT_LINES                                                                               \
-    "step 793  val loss 5.2500  ppl 190.57  1.5000 bits/byte  word ppl 250.12  in 12.3s  best so " \
-    "far\n"                                                                                        \
+    "step 793  val loss 5.2500  train 4.7500  ppl 190.57  1.5000 bits/byte  word ppl 250.12  "     \
+    "in 12.3s  best\n"                                                                             \
     "test loss nan  ppl nan  in 1h 07m\n"
 
 static void test_pipe(void) {
     char text[4096];
     CHECK(test_child(pipe_body, NULL, text, sizeof text) == 0);
-    CHECK_TEXT(text, "training\n  model       fastformer\n  parameters  5,123\n" STEP_LINE("787")
-                         STEP_LINE("790") "hello 5\n" RESULT_LINES
-                                          "epoch 1.23/25  step 16000/16000  loss 5.1234  lr "
-                                          "4.8e-04  |g| 0.53  12,345 tok/s\n");
+    CHECK_TEXT(text, "training\n  model       fastformer\n  parameters  5,123\n" STEP_LINE("  787")
+                         STEP_LINE("  790") "hello 5\n" RESULT_LINES
+                                            "epoch  1.23/25.00  step 16000/16000  loss 5.1234  lr "
+                                            "4.8e-04  |g| 0.53  12,345 tok/s  ETA 0:00:00\n");
 }
 
 typedef struct {
@@ -408,29 +409,99 @@ static void check_terminal(int columns, void (*body)(Log *), const char *expecte
 
 static void test_terminal(void) {
     check_terminal(120, report,
-                   "hello 5\n" RESULT_LINES "epoch 1.23/25  step 16000/16000  loss 5.1234  lr "
-                   "4.8e-04  |g| 0.53  12,345 tok/s\n" STEP_LINE("787"));
+                   "hello 5\n" RESULT_LINES "epoch  1.23/25.00  step 16000/16000  loss 5.1234  lr "
+                   "4.8e-04  |g| 0.53  12,345 tok/s  ETA 0:00:00\n" STEP_LINE("  787"));
 }
 
 // As under mpirun: lines, and nothing that moves the cursor.
 static void test_terminal_without_errors(void) {
-    check_outputs(200, false, report_step, STEP_LINE("787") STEP_LINE("787"));
+    check_outputs(200, false, report_step, STEP_LINE("  787") STEP_LINE("  787"));
 }
 
 // What does not fit is left out, the least important first.
 static void test_narrow_terminal(void) {
-    check_terminal(
-        0, report_step,
-        "epoch 1.23/25  step 787/16000  loss 5.1234  12,345 tok/s  ETA 1h 02m\n"); // unknown: 80
-    check_terminal(104, report_step, STEP_LINE("787"));
-    check_terminal(96, report_step,
-                   "epoch 1.23/25  step 787/16000  loss 5.1234  lr 4.8e-04  |g| 0.53  12,345 tok/s "
-                   " ETA 1h 02m\n");
-    check_terminal(40, report_step, "step 787/16000  loss 5.1234  ETA 1h 02m\n");
-    check_terminal(39, report_step, "step 787/16000  loss 5.1234\n");
-    check_terminal(27, report_step, "loss 5.1234\n");
+    static const char wide[] = "epoch  1.23/25.00  step   787/16000  loss 5.1234  ";
+    char *narrow = format_string("%s12,345 tok/s  ETA 1:02:00\n", wide);
+    check_terminal(0, report_step, narrow); // unknown: 80
+    free(narrow);
+    narrow = format_string("%slr 4.8e-04  |g| 0.53  12,345 tok/s  ETA 1:02:00\n", wide);
+    check_terminal(101, report_step, narrow);
+    free(narrow);
+    check_terminal(113, report_step, STEP_LINE("  787"));
+    check_terminal(66, report_step, "step   787/16000  loss 5.1234  12,345 tok/s  ETA 1:02:00\n");
+    check_terminal(42, report_step, "step   787/16000  loss 5.1234\n");
+    check_terminal(29, report_step, "loss 5.1234\n");
     check_terminal(8, report_step, "loss 5.\n");
     check_terminal(1, report_step, "\n");
+}
+
+// Fields stay where they are when their values become shorter; an unknown one leaves no hole.
+static void report_steady(Log *log) {
+    StepReport step = step_787;
+    const double speeds[] = {12345, 9876, 12345}, norms[] = {10.5, 1.25, 0};
+    for (int i = 0; i < 3; i++) {
+        step.tokens_per_second = speeds[i];
+        step.gradient_norm = norms[i];
+        step.peak_fraction = i < 2 ? 0.05 * (1 + 19 * i) : 0;
+        step.seconds_left = 100 / (1 + i);
+        step.epoch = step.epochs = i < 2 ? 25 : 0.0999;
+        step.learning_rate = NAN;
+        log_step(log, &step, 1);
+        log_line(log, "|");
+    }
+}
+
+static void steady_body(void *argument) {
+    (void)argument;
+    dup2(STDERR_FILENO, STDOUT_FILENO);
+    Log *log = log_open(NULL, -1, 0);
+    report_steady(log);
+    log_close(log);
+}
+
+static void test_steady_columns(void) {
+    char text[4096];
+    CHECK(test_child(steady_body, NULL, text, sizeof text) == 0);
+    CHECK_TEXT(text, "epoch 25.00/25.00  step   787/16000  loss 5.1234  lr nan  |g| 10.50  12,345 "
+                     "tok/s  ETA 0:01:40  5% of peak\n|\n"
+                     "epoch 25.00/25.00  step   787/16000  loss 5.1234  lr nan  |g|  1.25   9,876 "
+                     "tok/s  ETA 0:00:50  100% of peak\n|\n"
+                     "step   787/16000  loss 5.1234  lr nan  |g|  0.00  12,345 tok/s  ETA "
+                     "0:00:33\n|\n");
+}
+
+// An evaluation's line: its time is left out where it does not fit, then it breaks between fields.
+static void report_evaluation(Log *log) {
+    Evaluation result = evaluation;
+    result.metric_count = 2;
+    log_evaluation(log, 793, "val", &result, true);
+    log_evaluation(log, 123456, "val", &evaluation, true);
+}
+
+static void test_evaluation_lines(void) {
+    check_terminal(80, report_evaluation,
+                   "step 793  val loss 5.2500  train 4.7500  ppl 190.57  1.5000 bits/byte  best\n"
+                   "step 123456  val loss 5.2500  train 4.7500  ppl 190.57  1.5000 bits/byte\n"
+                   "  word ppl 250.12  in 12.3s  best\n");
+}
+
+static void report_rows(Log *log) {
+    (void)log;
+    log_row("data", "one-million 1,234,567 tokens of a text");
+    log_row("model", "averyverylongwordalone and more");
+    char key[] = "a_key", value[] = "some more words";
+    log_table("title", (const Metadata[]){{key, value}}, 1);
+}
+
+static void test_broken_rows(void) {
+    check_terminal(0, report_rows,
+                   "data    one-million 1,234,567 tokens of a text\n"
+                   "model   averyverylongwordalone and more\n"
+                   "title\n  a key  some more words\n");
+    check_terminal(32, report_rows,
+                   "data    one-million 1,234,567\n        tokens of a text\n"
+                   "model   averyverylongwordalone\n        and more\n"
+                   "title\n  a key  some more words\n");
 }
 
 static void check_duration(double seconds, const char *expected) {
@@ -454,6 +525,27 @@ static void test_durations(void) {
     check_duration(NAN, "?");
 }
 
+static void test_counts(void) {
+    static const struct {
+        double value;
+        const char *exact, *about;
+    } cases[] = {{0, "0", "0"},
+                 {999, "999", "999"},
+                 {1000, "1,000", "1.00K"},
+                 {99960, "99,960", "100K"},
+                 {999499, "999,499", "999K"},
+                 {999500, "999,500", "1.00M"},
+                 {1111513, "1,111,513", "1.11M"},
+                 {12e12, "12,000,000,000,000", "12000B"}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char text[32];
+        format_count(cases[i].value, text);
+        CHECK_TEXT(text, cases[i].exact);
+        format_about(cases[i].value, text);
+        CHECK_TEXT(text, cases[i].about);
+    }
+}
+
 int main(int argc, char **argv) {
     static const TestCase cases[] = {
         {"objects", test_objects},
@@ -469,7 +561,11 @@ int main(int argc, char **argv) {
         {"terminal", test_terminal},
         {"a terminal for standard output alone", test_terminal_without_errors},
         {"narrow terminal", test_narrow_terminal},
+        {"steady columns", test_steady_columns},
+        {"lines of evaluations", test_evaluation_lines},
+        {"rows that break", test_broken_rows},
         {"durations", test_durations},
+        {"counts", test_counts},
     };
     return test_main(argc, argv, "log", cases, sizeof cases / sizeof *cases);
 }

@@ -91,7 +91,7 @@ rm out
 # shellcheck disable=SC2086
 "$trainer" $small -o never --config hangup/log.jsonl >out 2>&1 </dev/null &
 child=$!
-while kill -0 $child 2>/dev/null && ! grep -qs '^memory:' out; do sleep 0.005; done
+while kill -0 $child 2>/dev/null && ! grep -qs '^model ' out; do sleep 0.005; done
 kill -TERM $child
 wait $child
 # If it was after the first step after all, there is a checkpoint to resume from.
@@ -370,7 +370,7 @@ says "--weight-decay 10: with a rate of 0.1" -c 10 -l 0.1
 says "--clip 1e-06: gradients" --clip 1e-6
 says "--epochs 3: has no effect with --steps" -E 3
 says "--patience 9: the run has 1 evaluations" --patience 9 -v 2
-room() { run room -x 2 -m 1 --no-test --keep "$1" && sed -n 's/^  disk  *\(.*\) of the .*/\1/p' out && rm -r room; }
+room() { run room -x 2 -m 1 --no-test --keep "$1" && sed -n 's/.*"disk":"\([^"]*\) of the .*/\1/p' room/log.jsonl && rm -r room; }
 [ "$(room 2)" != "$(room 1)" ] && [ "$(room 2)" = "$(room 1000000000)" ]
 ok "the room on the disk is that of the checkpoints that the run makes"
 fails 1 "are available; lower --keep, or choose another --output" "$trainer" -i bytes -o vast -L 2 -C 512 -H 4 -x 1000000000 -n 1 --keep 1000000000
@@ -411,13 +411,16 @@ limited() { (ulimit -v 3000000 && exec "$@"); }
 if limited "$trainer" --help >out 2>&1; then
     fails 1 "error: --channels: the model needs" limited \
         "$trainer" -i bytes -o large -L 12 -C 4096 -H 4 -b 1 -t 16 -d 16 -x 1
-    grep -q '^memory: .* GiB: parameters .* GiB, gradients .* GiB, moments .* GiB, .*packed weights .* GiB' out
+    grep -q '^model   fastformer, [0-9,]* parameters, [0-9.]* GiB of memory$' out
     ok "memory is printed before it is taken"
     fails 1 "available; lower it or --seq-len" limited \
         "$trainer" -i bytes -o large -L 8 -C 256 -H 4 -b 1024 -t 64 -d 65536 -x 1
 fi
 run fits -x 1
-grep -q '^memory: [0-9.]* [KM]iB: parameters [0-9.]*[1-9] KiB, ' out
-ok "memory of a small run"
+grep -q '^model   fastformer, [0-9,]* parameters, [0-9.]* [KM]iB of memory$' out && ! grep -q '^start$' out &&
+    grep -q '"memory":"[0-9.]* [KM]iB: parameters [0-9.]*[1-9] KiB, ' fits/log.jsonl
+ok "memory of a small run: one number, its parts in the log"
+run profiled -x 1 --profile && tr -s ' \n' ' ' <out | grep -q 'start model .* memory [0-9.]* [KM]iB: parameters [0-9.]* KiB, '
+ok "with --profile all that is known at the start is shown"
 
 finish

@@ -16,14 +16,18 @@ typedef struct {
     double budget; // seconds of --minutes; 0: `steps` says when it ends
     double begin;  // of the run on the clock, as if it had never been interrupted
     const char *directory;
-    double flops_per_token, peak_flops;
-    int threads;             // that compute
+    DeviceInfo device;
+    double peak_flops;       // of all ranks
+    bool peak_is_own;        // the processor was this run's own while the peak was measured
+    double running;          // smoothed: the share of a step in which this thread had a processor
     double seconds_per_step; // smoothed, for the time that is left
     Progress progress;
     int bad_updates; // in a row; while they last nothing is saved, as a resumed run would repeat
                      // them
     bool save_due;   // as soon as an update is finite
     BestLoss best;
+    double loss_sum; // of the steps, loss_steps, since the last evaluation
+    int64_t loss_steps;
     double saved;                      // on the clock, when the last checkpoint was written
     double page_written, page_seconds; // on the clock, when the page was; how long that took
     int64_t first_step;                // of this process
@@ -40,12 +44,16 @@ bool loop_ended(const Loop *loop);
 // Whether validation has not become better for as long as --patience waits.
 bool loop_out_of_patience(const Loop *loop);
 
-// What will be trained, on what: to the terminal, and with all options to the log.
+// What will be trained, on what and how, to the terminal.
 void loop_introduce(Loop *loop);
 
-// An update of so many tokens that took `elapsed` seconds.
-void loop_report_step(Loop *loop, int64_t tokens, double loss, double norm, double rate,
-                      double elapsed);
+// All that is known of it, and all options, to the log; with --profile to the terminal, too.
+void loop_log_start(Loop *loop);
+
+// An update that took `elapsed` seconds, in which the calling thread had a processor for `running`
+// seconds.
+void loop_report_step(Loop *loop, const Update *update, double loss, double norm, double rate,
+                      double elapsed, double running);
 
 // Why the run ends, if it does.
 void loop_log_status(const Loop *loop);

@@ -1,5 +1,6 @@
 #include "loop.h"
 
+#include "clock.h"
 #include "error.h"
 #include "memory.h"
 #include "run_data.h"
@@ -8,6 +9,7 @@
 #include <math.h>
 #include <signal.h>
 #include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
 
 bool loop_leads(const Loop *loop) {
@@ -36,9 +38,30 @@ static double epochs_of(const Loop *loop, int64_t steps) {
            (double)loop->plan->sequences;
 }
 
-void loop_report_step(Loop *loop, int64_t tokens, double loss, double norm, double rate,
-                      double elapsed) {
+static const double OWN_SHARE =
+    0.9; // of the time, in which a thread runs whose processor is its own
+
+// Of the peak, 0: unknown, as where other programs take processors from this one: the leading
+// thread is then made to wait, or waits for one that is. What lasts shows; a step alone does not.
+static double peak_fraction(Loop *loop, const Update *update, double elapsed, double running) {
+    const Run *run = loop->run;
+    loop->running =
+        loop->running > 0 ? 0.9 * loop->running + 0.1 * running / elapsed : running / elapsed;
+    const double tokens = (double)update->tokens;
+    const double flops = tokens * run->type->flops_per_token(run->model, run->setup.length,
+                                                             (double)update->targets / tokens);
+    const double fraction = flops / elapsed / loop->peak_flops;
+    const bool own = loop->peak_is_own && loop->running >= OWN_SHARE;
+    return own && fraction <= 1 ? fraction : 0;
+}
+
+void loop_report_step(Loop *loop, const Update *update, double loss, double norm, double rate,
+                      double elapsed, double running) {
     loop->seconds_per_step = smooth(loop->seconds_per_step, elapsed);
+    if (isfinite(loss)) {
+        loop->loss_sum += loss;
+        loop->loss_steps++;
+    }
     const int64_t step = loop->progress.step;
     const int64_t steps =
         loop_ended(loop) ? step : (int64_t)fmax((double)step + 1, floor(loop->schedule.steps));
@@ -51,8 +74,8 @@ void loop_report_step(Loop *loop, int64_t tokens, double loss, double norm, doub
         .learning_rate = rate,
         .gradient_norm = norm,
         .milliseconds = 1e3 * elapsed,
-        .tokens_per_second = (double)tokens / elapsed,
-        .peak_fraction = loop->flops_per_token * (double)tokens / elapsed / loop->peak_flops,
+        .tokens_per_second = (double)update->tokens / elapsed,
+        .peak_fraction = peak_fraction(loop, update, elapsed, running),
         .seconds_left = loop->budget > 0 ? fmax(loop->budget - loop->progress.seconds, 0)
                                          : loop->seconds_per_step * (double)(steps - step)};
     log_step(loop->log, &report, options_integer(loop->run->options, OPT_LOG_EVERY));
@@ -82,16 +105,79 @@ static void log_options(const Loop *loop, const Metadata *rows, int count) {
     log_end(loop->log);
 }
 
-void loop_introduce(Loop *loop) {
-    Run *run = loop->run;
+// The processor or GPU, and its peak. Nobody else has the processor, on any rank, where the leading
+// thread runs all the time while the peak is measured.
+static DeviceInfo find_device(Loop *loop) {
+    const Run *run = loop->run;
     DeviceInfo device;
+    const double start = clock_seconds(), ran = clock_thread_seconds();
     run->type->device(run->model, &device);
-    loop->threads = device.threads;
+    const double elapsed = clock_seconds() - start, running = clock_thread_seconds() - ran;
+    loop->peak_is_own = !ranks_vote(run->ranks, running < OWN_SHARE * elapsed);
     loop->peak_flops = device.peak_flops;
     ranks_sum(run->ranks, &loop->peak_flops, 1);
-    loop->flops_per_token = run->type->flops_per_token(run->model, run->setup.length);
-    const size_t parameters = run->type->parameters(run->model)->parameters;
+    return device;
+}
 
+static void show_data(const Loop *loop) {
+    char *sizes = run_data_in_short(loop->run->dataset);
+    log_row("data", sizes);
+    free(sizes);
+}
+
+static void show_device(const Loop *loop) {
+    const DeviceInfo *device = &loop->device;
+    const int64_t processes = ranks_size(loop->run->ranks);
+    char peak[32], *text = copy_string(device->processor);
+    if (processes > 1) append_format(&text, ", %lld processes", (long long)processes);
+    if (device->threads > 1)
+        append_format(&text, ", %d threads%s", device->threads, processes > 1 ? " each" : "");
+    format_count(loop->peak_flops * 1e-9, peak);
+    append_format(&text, ", %s, peak %s GFLOP/s%s", device->precision, peak,
+                  loop->peak_is_own ? "" : " (busy with other programs)");
+    log_row("device", text);
+    free(text);
+}
+
+// "2,000 steps of 8 x 128 tokens".
+static char *plan_text(const Loop *loop) {
+    char *update = loop->run->type->task->describe(loop->run->task), *text, steps[32];
+    format_count((double)loop->steps, steps);
+    text = loop->budget > 0 ? format_string("%g minutes of steps of %s", loop->budget / 60, update)
+                            : format_string("%s steps of %s", steps, update);
+    free(update);
+    return text;
+}
+
+static void show_recipe(const Loop *loop) {
+    const Run *run = loop->run;
+    const char *preset = run->type->task->preset ? options_text(run->options, OPT_PRESET) : "auto";
+    const bool named = strcmp(preset, "auto") != 0;
+    char *plan = plan_text(loop), *changes = options_changes(run->options);
+    char *text = format_string("%s%s%s%s, in %s", named ? "preset " : "", named ? preset : "",
+                               named ? " (--preset), " : "", plan, loop->directory);
+    log_row("recipe", text);
+    if (*changes) {
+        append_format(&changes, "%s", run->state ? "; moments are kept" : "");
+        log_row("changed", changes);
+    }
+    free(text);
+    free(plan);
+    free(changes);
+}
+
+void loop_introduce(Loop *loop) {
+    loop->device = find_device(loop);
+    if (!loop_leads(loop)) return;
+    show_data(loop); // the model was shown before memory was taken for it (ModelSetup.say_size)
+    show_device(loop);
+    show_recipe(loop);
+}
+
+void loop_log_start(Loop *loop) {
+    Run *run = loop->run;
+    const DeviceInfo *device = &loop->device;
+    const size_t parameters = run->type->parameters(run->model)->parameters;
     Metadata *rows = NULL;
     int count = 0;
     metadata_add(&rows, &count, "model",
@@ -100,14 +186,9 @@ void loop_introduce(Loop *loop) {
     char *sizes = run_data_sizes(run->dataset);
     metadata_add(&rows, &count, "data", format_string("%s: %s", run->dataset->name, sizes));
     free(sizes);
-    char *update = run->type->task->describe(run->task);
-    metadata_add(&rows, &count, "plan",
-                 loop->budget > 0
-                     ? format_string("%g minutes of steps of %s", loop->budget / 60, update)
-                     : format_string("%lld steps of %s", (long long)loop->steps, update));
-    free(update);
+    metadata_add(&rows, &count, "plan", plan_text(loop));
     metadata_add(&rows, &count, "processor",
-                 format_string("%s, %d threads%s", device.processor, device.threads,
+                 format_string("%s, %d threads%s", device->processor, device->threads,
                                ranks_size(run->ranks) > 1 ? " a process" : ""));
     char *processes = ranks_describe(run->ranks);
     if (processes)
@@ -116,7 +197,7 @@ void loop_introduce(Loop *loop) {
                                    options_text(run->options, OPT_REDUCE)));
     free(processes);
     metadata_add(&rows, &count, "products",
-                 format_string("%s, %s, peak %.0f GFLOP/s", device.library, device.precision,
+                 format_string("%s, %s, peak %.0f GFLOP/s", device->library, device->precision,
                                loop->peak_flops * 1e-9));
     if (loop_leads(loop)) {
         const double every = (double)options_integer(run->options, OPT_VAL_EVERY),
@@ -132,7 +213,6 @@ void loop_introduce(Loop *loop) {
         metadata_add(&rows, &count, "changed",
                      format_string("%s%s", changes, run->state ? "; moments are kept" : ""));
     free(changes);
-    log_table(run->type->name, rows, count);
     if (run->type->state_bytes)
         metadata_add(&rows, &count, "decoding_state_bytes",
                      format_string("%.0f", run->type->state_bytes(run->model, run->setup.length)));
@@ -141,8 +221,8 @@ void loop_introduce(Loop *loop) {
     char directory[4096]; // that relative paths begin in
     if (getcwd(directory, sizeof(directory)))
         metadata_add(&rows, &count, "directory", copy_string(directory));
-    // It was said before it was taken.
     if (run->type->memory) metadata_add(&rows, &count, "memory", run->type->memory(run->model));
+    if (run->setup.profile) log_table("start", rows, count);
     log_options(loop, rows, count);
     metadata_free(rows, count);
 }
@@ -188,24 +268,20 @@ void loop_log_next(const Loop *loop) {
     const Split *splits = run->dataset->splits;
     const int64_t steps = options_integer(run->options, OPT_STEPS);
     char *program = options_quoted(run->program), *directory = options_quoted(loop->directory);
-    Metadata *rows = NULL;
-    int count = 0;
-    metadata_add(&rows, &count, run->type->task->use,
-                 format_string("%s -e %s %s", program, directory, run->type->task->used_by));
+    const bool tests = splits[SPLIT_TEST].tokens > 0;
     char *longer = loop->budget > 0 ? format_string("--minutes %g", 2 * loop->budget / 60)
                    : steps > 0
                        ? format_string("-x %lld", 2 * (long long)steps)
                        : format_string("-E %g", 2 * options_number(run->options, OPT_EPOCHS));
-    metadata_add(&rows, &count, "train on",
-                 format_string("%s -o %s -y %s", program, directory, longer));
-    if (splits[SPLIT_TEST].tokens > 0 || splits[SPLIT_VAL].tokens > 0)
-        metadata_add(&rows, &count, "evaluate",
-                     format_string("%s -e %s --eval %s", program, directory,
-                                   splits[SPLIT_TEST].tokens > 0 ? "test" : "val"));
+    log_line(loop->log, "next"); // no command is broken in two lines
+    log_line(loop->log, "  %-10s  %s -e %s %s", run->type->task->use, program, directory,
+             run->type->task->used_by);
+    log_line(loop->log, "  train on    %s -o %s -y %s", program, directory, longer);
+    if (tests || splits[SPLIT_VAL].tokens > 0)
+        log_line(loop->log, "  evaluate    %s -e %s --eval %s", program, directory,
+                 tests ? "test" : "val");
     if (!options_flag(run->options, OPT_NO_PAGE))
-        metadata_add(&rows, &count, "look at", format_string("%s/" RUN_PAGE_NAME, directory));
-    log_table("next", rows, count);
-    metadata_free(rows, count);
+        log_line(loop->log, "  look at     %s/" RUN_PAGE_NAME, directory);
     free(longer);
     free(program);
     free(directory);

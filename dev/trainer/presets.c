@@ -2,9 +2,6 @@
 
 #include "embed.h"
 #include "error.h"
-#include "log.h"
-#include "memory.h"
-#include <stdlib.h>
 #include <string.h>
 
 EMBED(preset_tiny, "scripts/presets/tiny.json");
@@ -34,13 +31,5 @@ void preset_apply(Options *options, const TaskType *task, const Dataset *dataset
     const bool automatic = strcmp(options_text(options, OPT_PRESET), "auto") == 0;
     if (automatic && options_text(options, OPT_CONFIG)) return; // which says all
     if (automatic) options_set(options, OPT_PRESET, task->preset(dataset), "--preset");
-    const char *name = options_text(options, OPT_PRESET);
-    take(options, name);
-    if (!automatic) return;
-    char *line =
-        format_string("recipe: preset %s, by the kind and size of the data; --preset chooses "
-                      "another, other options change it",
-                      name);
-    log_table(line, NULL, 0);
-    free(line);
+    take(options, options_text(options, OPT_PRESET));
 }

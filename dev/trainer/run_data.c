@@ -5,6 +5,7 @@
 #include "file.h"
 #include "hash.h"
 #include "huggingface.h"
+#include "log.h"
 #include "memory.h"
 #include "stop.h"
 #include "text_format.h"
@@ -120,6 +121,19 @@ char *run_data_sizes(const Dataset *dataset) {
     return format_string("%lld train, %lld val, %lld test tokens, vocabulary %d",
                          (long long)splits[SPLIT_TRAIN].tokens, (long long)splits[SPLIT_VAL].tokens,
                          (long long)splits[SPLIT_TEST].tokens, dataset->vocabulary);
+}
+
+char *run_data_in_short(const Dataset *dataset) {
+    char count[32], *text = format_string("%s: ", dataset->name);
+    const bool generated = dataset->recall.kind != RECALL_NONE;
+    for (int s = 0; s < SPLIT_COUNT && !generated; s++) {
+        format_about((double)dataset->splits[s].tokens, count);
+        if (dataset->splits[s].tokens > 0)
+            append_format(&text, "%s%s %s", s > 0 ? ", " : "", count, split_name(s));
+    }
+    format_count(dataset->vocabulary, count);
+    append_format(&text, "%s, vocabulary %s", generated ? "generated sequences" : " tokens", count);
+    return text;
 }
 
 void run_data_save_tokenizer(const Dataset *dataset, const char *directory) {

@@ -28,7 +28,9 @@ void run_data_tell(Options *options, const Dataset *dataset);
 // Ends the program if the weights were trained with another tokenizer of as many tokens.
 void run_data_check_tokenizer(const Safetensors *weights, const Dataset *dataset);
 
-// Tokens of each split and of the vocabulary, in words, fresh.
+// Tokens of each split and of the vocabulary, in words, fresh: with the name in short, for a
+// person; exactly.
+char *run_data_in_short(const Dataset *dataset);
 char *run_data_sizes(const Dataset *dataset);
 
 // Adds what a checkpoint says of the data.

@@ -303,11 +303,14 @@ static void page_only(Run *run) {
     free(directory);
 }
 
-// Before it is taken, so that it is known of a run that is killed, too.
-static void say_memory(const char *memory) {
-    char *line = format_string("memory: %s", memory);
-    log_table(line, NULL, 0);
-    free(line);
+// Before memory is taken, so that it is known of a run that is killed, too.
+static void say_size(const char *model, size_t parameters, size_t bytes) {
+    char count[32], *memory = format_bytes(bytes);
+    format_count((double)parameters, count);
+    char *text = format_string("%s, %s parameters, %s of memory", model, count, memory);
+    log_row("model", text);
+    free(text);
+    free(memory);
 }
 
 // 128 + the signal that stopped this process or another one, as a shell has it of a program
@@ -400,7 +403,7 @@ static void open_model(Job *job) {
     run->setup = model_setup(run, job->trains);
     run->setup.profile = options_flag(run->options, OPT_PROFILE) ? profile_create() : NULL;
     run->setup.ranks = run->ranks;
-    if (job->trains) run->setup.say_memory = say_memory;
+    if (job->trains) run->setup.say_size = say_size;
     if (!job->action) measure_check(run);
     if (run->weights) check_size(run->weights, run->type, &run->setup);
     run->model = run->type->create(&run->setup);

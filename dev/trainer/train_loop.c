@@ -207,7 +207,7 @@ static void apply(Loop *loop, double loss, double norm, double rate) {
 }
 
 static void train_step(Loop *loop) {
-    const double start = clock_seconds();
+    const double start = clock_seconds(), ran = clock_thread_seconds();
     Profile *profile = loop->run->setup.profile;
     profile_step(profile);
     const double rate = schedule_rate(&loop->schedule, loop->progress.step);
@@ -224,7 +224,7 @@ static void train_step(Loop *loop) {
     loop->progress.seconds = now - loop->begin;
     ranks_broadcast(loop->run->ranks, &loop->progress.seconds, sizeof(double));
     set_expected_steps(loop);
-    loop_report_step(loop, update.tokens, loss, norm, rate, now - start);
+    loop_report_step(loop, &update, loss, norm, rate, now - start, clock_thread_seconds() - ran);
     agree_on_stop(loop);
     profile_lap(profile, "log", PROFILE_BETWEEN, 0);
 }
@@ -250,6 +250,8 @@ static bool validate(Loop *loop) {
     if (ranks_vote(run->ranks, loop_leads(loop) && !measure_validation(run, &result))) return false;
     profile_lap(run->setup.profile, "evaluation", PROFILE_BETWEEN, 0);
     forget_other_text(loop, result.tokens);
+    if (loop->loss_steps > 0) result.training = loop->loss_sum / (double)loop->loss_steps;
+    loop->loss_sum = (double)(loop->loss_steps = 0);
     const bool best = result.loss < loop->best.loss;
     loop->progress.stale = best ? 0 : loop->progress.stale + 1;
     if (best) loop->best = (BestLoss){result.loss, result.tokens};
@@ -425,9 +427,11 @@ static Loop loop_create(Run *run) {
 int train_loop(Run *run) {
     Loop loop = loop_create(run);
     resume(&loop);
-    if (loop_leads(&loop) && !loop_ended(&loop)) settings_check(run, &loop.schedule, loop.steps);
     loop_introduce(&loop);
-    if (loop.threads > 1) threads_bind(); // on a GPU one thread waits, and may do so anywhere
+    if (loop_leads(&loop) && !loop_ended(&loop)) settings_check(run, &loop.schedule, loop.steps);
+    loop_log_start(&loop);
+    if (loop.device.threads > 1)
+        threads_bind(); // on a GPU one thread waits, and may do so anywhere
     if (loop.progress.step > 0)
         log_line(loop.log, "resuming after step %lld", (long long)loop.progress.step);
     profile_lap(run->setup.profile, "start", PROFILE_BETWEEN, 0);

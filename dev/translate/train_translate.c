@@ -285,12 +285,12 @@ static const Exchange translate_exchange = {
 
 // ---- What the training loop calls -------------------------------------------
 // Per token of either side: of two, one is read and one written.
-static double translate_flops_per_token(const void *model, int64_t length) {
+static double translate_flops_per_token(const void *model, int64_t length, double targets) {
     const TransformerPlan *p = transformer_plan(model);
     const double read = plan_layers_flops(p, &p->stacks[SOURCE], length),
-                 written = plan_layers_flops(p, &p->stacks[TARGET], length) +
-                           6 * (double)p->size.channels * (double)p->size.vocabulary;
-    return (read + written) / 2;
+                 written = plan_layers_flops(p, &p->stacks[TARGET], length);
+    return (read + written) / 2 +
+           6 * targets * (double)p->size.channels * (double)p->size.vocabulary;
 }
 
 static const TransformerType translate_transformer = {translate_plan, translate_forward,
