@@ -194,9 +194,13 @@ static void check_layout(const Safetensors *file, const Section *section) {
 
 // The header's length, checked against the file.
 static size_t read_header_length(const FileMap *file) {
+    static const char pointer[] = "version https://git-lfs";
     uint64_t length;
     if (file->size < LENGTH_BYTES)
         fail("%s: %zu bytes, too short for a safetensors file", file->path, file->size);
+    if (file->size >= sizeof(pointer) && memcmp(file->data, pointer, sizeof(pointer) - 1) == 0)
+        fail("%s: is git-lfs's pointer to the file; download the file itself (git lfs pull)",
+             file->path);
     memcpy(&length, file->data, sizeof(length));
     if (length > HEADER_MAX || length > file->size - LENGTH_BYTES)
         fail("%s: not a safetensors file, or cut short: header of %llu bytes in a file of %zu (at "

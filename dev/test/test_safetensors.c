@@ -333,6 +333,9 @@ static void test_hostile_lengths(void) {
                 "or cut short");
     CHECK_FAILS(opens, (void *)test_file("bad", "\xff\xff\xff\xff\xff\xff\xff\xff{}", 10), 1,
                 "header of 18446744073709551615 bytes in a file of 10");
+    CHECK_FAILS(opens,
+                (void *)test_file("pointer", "version https://git-lfs.github.com/spec/v1\n", 43), 1,
+                "git lfs pull");
     CHECK_FAILS(opens, (void *)test_directory(), 1, "is a directory");
 }
 
