@@ -7,7 +7,7 @@
 #   make train_fastformercu  the same on the GPU, with CUDA; also train_gpt2cu, ...
 #   make tokenize            text -> tokens
 #   make data/wikitext2      a data set; also data/wikitext2-bert, data/wikitext2-words,
-#                            data/tinyshakespeare, data/multi30k, data/linux
+#                            data/tinyshakespeare, data/multi30k, data/multi30k-de, data/linux
 #   make wasm                the decoder in the page of a run (dev/page)
 #   make bench               measurements (dev/bench)
 #   make lint format         clang-format, clang-tidy, cppcheck
@@ -145,7 +145,7 @@ LIBS_FLOAT := $(LDFLAGS) $(LINK_MPI) $(if $(USE_ONEDNN),$(ONEDNN_LIBS)) $(LDLIBS
 # ---- rules ---------------------------------------------------------------------------------------
 .PHONY: all run bench clean help detected always
 DATA_SETS := data/wikitext2 data/wikitext2-bert data/wikitext2-words data/tinyshakespeare \
-             data/multi30k data/linux
+             data/multi30k data/multi30k-de data/linux
 .PHONY: $(PROGRAMS) $(TRAINER_TESTS) $(DATA_SETS)
 .SECONDARY:
 all: $(PROGRAMS)

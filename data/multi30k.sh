@@ -1,7 +1,8 @@
 #!/bin/sh
 # Multi30k (Elliott et al. 2016): 29,000 descriptions of pictures in English, and their translations to German.
 #
-#   make data/multi30k
+#   make data/multi30k                        from English to German
+#   make data/multi30k-de                     from German to English, 4,000 tokens (multi30k-de.sh)
 #   MULTI30K_DIR=DIR make data/multi30k       train, val and test_2016_flickr, .en and .de, exist
 #   VOCABULARY=4000 make data/multi30k        tokens of the joint BPE, 10,000 without it
 #
@@ -27,6 +28,8 @@ test_2016_flickr.en c3c1142a4d12fa9d7736c81dca0dcea51975477e
 test_2016_flickr.de 96b762cc43d913a5d23e5ec65acbc58a50d0a9b8
 END
 fi
-./tokenize --output data/multi30k --vocab-size "${VOCABULARY:-10000}" \
-    --source "$text/train.en" --target "$text/train.de" --val-source "$text/val.en" --val-target "$text/val.de" \
-    --test-source "$text/test_2016_flickr.en" --test-target "$text/test_2016_flickr.de"
+if [ "${1:-}" = multi30k-de ]; then from=de to=en; else from=en to=de; fi
+./tokenize --output "data/${1:-multi30k}" --vocab-size "${VOCABULARY:-10000}" \
+    --source "$text/train.$from" --target "$text/train.$to" \
+    --val-source "$text/val.$from" --val-target "$text/val.$to" \
+    --test-source "$text/test_2016_flickr.$from" --test-target "$text/test_2016_flickr.$to"
