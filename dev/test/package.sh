@@ -22,6 +22,11 @@ if [ "$(uname -m)" != x86_64 ] || ! command -v dpkg-deb >/dev/null; then
 fi
 flags=${CFLAGS--O0 -g0}
 export OMP_NUM_THREADS=2 OMP_WAIT_POLICY=passive
+# How long it takes from what is downloaded to the first line of a loss, without the download, is printed; nothing depends on it.
+seconds() { date +%s.%N; }
+first_loss() { # WAY BEGIN END
+    awk "BEGIN { printf \"%s: %.1f s to the first losses\\n\", \"$1\", $3 - $2 }"
+}
 tiny=(-x 3 -L 1 -C 32 -H 2 -t 64 -b 2 -m 1)
 
 # package MAKE-ARGUMENT...: `make` as a user calls it
@@ -49,9 +54,11 @@ ok "the package depends on what it uses"
 cat >"$dir/clean" <<'END'
 exec 2>&1
 set -x
+echo "BEGIN $(date +%s.%N)"
 apt-get install -y -qq /tmp/fastformer.deb man-db bash-completion
 cd /tmp && mkdir new && cd new || exit
-train_fastformer -x 3 -L 1 -C 32 -H 2 -t 64 -b 2 -m 1 && ls runs/*/best.safetensors && echo "PASSED trains at once"
+train_fastformer -x 3 -L 1 -C 32 -H 2 -t 64 -b 2 -m 1 && ls runs/*/best.safetensors && echo "END $(date +%s.%N)" &&
+    echo "PASSED trains at once"
 [ -z "$(man --warnings -E UTF-8 train_fastformer 2>&1 >/tmp/page)" ] && grep -q -e '-k, --schedule NAME' /tmp/page &&
     man fastformer >/dev/null && echo "PASSED man"
 bash -c '. /usr/share/bash-completion/bash_completion; _completion_loader train_fastformer; COMP_WORDS=(train_fastformer -k co)
@@ -176,8 +183,10 @@ if command -v musl-gcc >/dev/null; then
         if [ "$(id -u)" -eq 0 ]; then chroot "$dir/empty" "$@"; else unshare -r chroot "$dir/empty" "$@"; fi >"$dir/out" 2>&1
     }
     if in_empty /fastformer --version; then
+        begin=$(seconds)
         in_empty /train_fastformer -o /run "${tiny[@]}" && grep -q 'step 3/3  loss' "$dir/out" && grep -q '2 threads' "$dir/out"
         ok "trains in an empty root directory"
+        first_loss static "$begin" "$(seconds)"
         in_empty /fastformer eval /run -m 1 && grep -q 'test loss' "$dir/out" && in_empty /fastformer generate /run -g 3
         ok "evaluates and generates there"
         cp dev/test/texts/shakespeare.txt "$dir/empty/text" && in_empty /fastformer tokenize -o /data --vocab-size 300 /text &&
@@ -225,13 +234,14 @@ if python3 -m venv "$dir/tools" >"$dir/out" 2>&1 && "$dir/tools/bin/pip" install
     ! "$dir/tools/bin/pip" install --platform manylinux_2_17_x86_64 --only-binary=:all: --no-index --target "$dir/older" \
         "$wheel" >"$dir/out" 2>&1 && [ "$(grep -c 'is not a supported wheel' "$dir/out")" -eq 1 ]
     ok "pip refuses it where the C library is older"
+    begin=$(seconds)
     python3 -m venv "$dir/venv" && "$dir/venv/bin/pip" install -q --no-index "$wheel" >"$dir/out" 2>&1
     ok "pip install"
     chmod -R a-w "$dir/venv"
     in_venv() { # COMMAND...: with nothing of this system's, and no home
         (cd "$dir" && env -i PATH="$dir/venv/bin:/usr/bin:/bin" HOME=/nonexistent OMP_NUM_THREADS=2 "$@") >"$dir/out" 2>&1
     }
-    in_venv fastformer train -o wheel "${tiny[@]}" && grep -q 'oneDNN' "$dir/wheel/log.jsonl" &&
+    in_venv fastformer train -o wheel "${tiny[@]}" && first_loss wheel "$begin" "$(seconds)" && grep -q 'oneDNN' "$dir/wheel/log.jsonl" &&
         in_venv fastformer eval wheel -m 1 && in_venv fastformer generate wheel -g 3
     ok "fastformer train, eval, generate"
     in_venv fastformer tokenize -o data --vocab-size 300 "$root/dev/test/texts/shakespeare.txt" &&
@@ -293,5 +303,7 @@ if [ -n "$clean" ]; then
         grep -q "^PASSED $what" "$shown"
         ok "a clean $suite: $what"
     done
+    # shellcheck disable=SC2046 # two words
+    first_loss deb $(sed -n 's/^BEGIN //p; s/^END //p' "$shown")
 fi
 finish
