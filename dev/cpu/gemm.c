@@ -118,7 +118,7 @@ double gemm_measure_peak(Gemm *gemm) {
     const double duration = 0.05;
     Trial trial = trial_create(gemm, FEW, N, K);
     trial_run(&trial);
-    if (trial.fastest * (M / FEW) < 4 * duration) { // else few rows take long enough
+    if (trial.fastest * M / FEW < 4 * duration) { // else few rows take long enough
         trial_free(&trial);
         trial = trial_create(gemm, M, N, K);
     }

@@ -443,7 +443,7 @@ static void report_steady(Log *log) {
         step.tokens_per_second = speeds[i];
         step.gradient_norm = norms[i];
         step.peak_fraction = i < 2 ? 0.05 * (1 + 19 * i) : 0;
-        step.seconds_left = 100 / (1 + i);
+        step.seconds_left = 100.0 / (1 + i);
         step.epoch = step.epochs = i < 2 ? 25 : 0.0999;
         step.learning_rate = NAN;
         log_step(log, &step, 1);

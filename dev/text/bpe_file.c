@@ -119,7 +119,7 @@ static void read_vocabulary(Reader *r, const Json *vocabulary) {
 // The token of that name; -1: none.
 static int32_t find_written(const Reader *r, Text name) {
     const int32_t number = words_find(r->written, name);
-    return number < 0 ? -1 : r->tokens[number];
+    return number < 0 || !r->tokens ? -1 : r->tokens[number];
 }
 
 static void add_token(Reader *r, int64_t token, const char *name, int flags) {
@@ -517,7 +517,7 @@ static void keep_settings(Bpe *bpe, Json *root, const Json *model) {
     static const char *const lists[] = {"vocab", "merges", NULL};
     const Json *steps[MOST_STEPS];
     const int count = steps_of(root, "pre_tokenizer", "pretokenizers", bpe->source, steps);
-    Json *prefix = (Json *)json_find(steps[count - 1], "add_prefix_space");
+    Json *prefix = count > 0 ? (Json *)json_find(steps[count - 1], "add_prefix_space") : NULL;
     if (prefix) *prefix = (Json){.kind = JSON_BOOL, .boolean = bpe->prefix_space};
     bpe->settings = members_text(root, known);
     bpe->model_settings = members_text(model, lists);
