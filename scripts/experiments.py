@@ -1605,7 +1605,7 @@ RECALL_ATTENTION = {
 }
 # {what is asked: tokens of a sequence}
 RECALL_TASKS = {
-    **{f"pairs={pairs},vocab=1024": 4 * pairs for pairs in (4, 16, 64)},
+    **{f"pairs={pairs},vocab=1024": max(64, 4 * pairs) for pairs in (8, 16, 64)},
     "passkey": 256,
     "copy": 64,
     "parity": 64,
@@ -1674,7 +1674,7 @@ RECALL = {
     "title": "Recall",
     "about": (
         "What can a model recall of its context? Sequences generated from a seed: multi-query "
-        "associative recall of 4 to 64 pairs, a passkey, copying, parity; additive and softmax "
+        "associative recall of 8 to 64 pairs, a passkey, copying, parity; additive and softmax "
         "attention, with windows and without, and hybrids of both."
     ),
     "quick": "40 updates of small models, one seed, a few minutes: nothing is learnt",
