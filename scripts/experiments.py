@@ -1445,11 +1445,11 @@ FAIR_RATES = {"adamw": 5e-4, "muon": 2.5e-3}  # the lowest of those tried
 
 
 def fair_model(attention, blocks, channels):
-    """The options of a model of four layers. Additive attention alone has learned positions: there
-    is nothing to rotate."""
+    """The options of a model of four layers. Where a layer is additive, positions are learned: with
+    rotary ones, which only softmax rotates, it would see its window in no order."""
     _, options, without = FAIR_ATTENTION[attention]
     more, matrices = FAIR_BLOCKS[blocks]
-    if blocks == "today" and "softmax" in options:
+    if blocks == "today" and "additive" not in options:
         more += " --positions rotary"
     inner = round((8 + without / 4) * channels / matrices / 16) * 16
     return f"{options} {more} --ffn-size {inner}"
@@ -1613,7 +1613,7 @@ RECALL_TASKS = {
 
 
 def recall_settings(c, data, meta):
-    steps, channels = (40, 32) if c.quick else (1500, 64)
+    steps, channels = (40, 32) if c.quick else (6000, 64)
     return (
         f"-L 4 -C {channels} -H 2 --dropout 0 --optimizer muon -l 1e-2 -k cosine -u {steps // 20} "
         f"-v {steps // 6}",
