@@ -1,8 +1,9 @@
 # make test: which programs and scripts are run.
 TESTS := $(call names,dev/test/test_*.c)
 # QUICK=1 and SANITIZE=1 follow a plain make test, and leave out what would be the same there:
-# scripts that use none of our programs or build their own and, with QUICK=1, the double build.
-ONLY_PLAIN := test_build test_gpu_check test_plain test_scripts
+# scripts that use none of our programs, build their own or count threads, which ThreadSanitizer
+# watches, and, with QUICK=1, the double build.
+ONLY_PLAIN := test_build test_gpu_check test_plain test_scripts test_threads
 TEST_SCRIPTS := $(filter-out \
                   $(if $(filter 1,$(SANITIZE) $(QUICK)),$(ONLY_PLAIN:%=dev/test/%.sh)) \
                   $(if $(filter 1,$(QUICK)),dev/test/test_ranks.sh),$(wildcard dev/test/test_*.sh))
