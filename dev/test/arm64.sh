@@ -5,7 +5,7 @@
 #
 # What has code of its own for processors (vectors, bf16, dropout's numbers), and two models whole. Left out is what takes minutes
 # when emulated (the double builds, gradients by differences, attention of all shapes, the scripts, which start one program from
-# another) or has nothing to do with the processor.
+# another) or is the same on any processor: files, text, options, threads, accumulation, statistics.
 # The last line is "N passed, N failed".
 set -u
 cd "$(realpath "$(dirname "$0")/../..")" || exit 1
@@ -24,17 +24,28 @@ test/test_classifier
 test/test_tile
 test/test_decode
 test/test_dropout
+test/test_random
+test/test_attention sink
+test/test_attention softmax with dropout
 test/test_attention softmax in bf16
+test/test_attention powers of
 test/test_attention published examples
 test/test_attention scores
 test/test_attention padding
+test/test_attention NaN
+test/test_attention zero vector
 test/test_attention decoding
+test/test_attention batch
+test/test_attention dropout by row
+test/test_attention y in bf16
 test/test_attention lanes
 bin/test_fastformer window
 bin/test_fastformer pool
+bin/test_fastformer extreme scores
 bin/test_fastformer decoding
 bin/test_gpt2 reference
-bin/test_gpt2 decoding'
+bin/test_gpt2 decoding
+bin/test_gpt2 padding'
 programs=$(cut -d ' ' -f 1 <<<"$tests" | sort -u | sed "s|^|$build/float/|")
 # shellcheck disable=SC2086
 make -s CC=aarch64-linux-gnu-gcc ARCH=armv8-a CFLAGS=-g1 ONEDNN=0 CPLUSPLUS=0 CUDA= BUILD="$build" $programs ||

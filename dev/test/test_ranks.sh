@@ -50,7 +50,7 @@ train() { # N DIR OPTIONS...
     # shellcheck disable=SC2086
     run "$n" "$trainers/train_fastformer" $small -o "$name" "$@"
 }
-steps=20 numbers='2 3 4' rounding=1e-9
+steps=50 numbers='2 3 4' rounding=1e-9
 thorough || steps=4 numbers=3 rounding=1e-5
 last=step_$(printf %08d $steps).safetensors
 train 1 n1 -d 256 -x $steps
