@@ -473,6 +473,7 @@ static inline void gpu_device(const void *model, DeviceInfo *info) {
     snprintf(info->library, sizeof(info->library), "%s", blas_library(&g->blas));
     info->precision = names[g->precision];
     info->threads = 1;
+    info->on_gpu = true;
     info->peak_flops = g->peak_flops;
 }
 

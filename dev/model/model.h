@@ -49,6 +49,7 @@ typedef struct {
     char processor[128], library[128]; // "AMD EPYC ...", "oneDNN 3.2"
     const char *precision;             // "float32", "bfloat16"
     int threads;
+    bool on_gpu;       // which the process waits for, whoever has the processor
     double peak_flops; // measured on a large GEMM in that precision, FLOP/s
 } DeviceInfo;
 

@@ -14,8 +14,7 @@ bool evaluate(Run *run, SplitName split, int64_t batches, Evaluation *result) {
         [SPLIT_TRAIN] = "training loss", [SPLIT_VAL] = "validation", [SPLIT_TEST] = "test"};
     Meter meter = meter_start();
     Batch batch;
-    for (int64_t i = ranks_rank(run->ranks); batches == 0 || i < batches;
-         i += ranks_size(run->ranks)) {
+    for (int64_t i = ranks_rank(run->ranks); i < most; i += ranks_size(run->ranks)) {
         if (!run->type->task->evaluation_batch(run->task, split, i, &batch)) break;
         sums[LOSS] += run->type->forward(run->model, &batch);
         if (run->positions)

@@ -28,8 +28,8 @@ bool loop_out_of_patience(const Loop *loop) {
 
 // What stops a process for a while (Ctrl-Z, a laptop that sleeps) says nothing about the steps to
 // come: a step counts as three of the mean at most.
-static double smooth(double mean, double elapsed) {
-    return mean > 0 ? 0.95 * mean + 0.05 * fmin(elapsed, 3 * mean) : elapsed;
+static double smooth(double mean, double value) {
+    return mean > 0 ? 0.95 * mean + 0.05 * fmin(value, 3 * mean) : value;
 }
 
 // That so many steps from the beginning take.
@@ -45,13 +45,12 @@ static const double OWN_SHARE =
 // thread is then made to wait, or waits for one that is. What lasts shows; a step alone does not.
 static double peak_fraction(Loop *loop, const Update *update, double elapsed, double running) {
     const Run *run = loop->run;
-    loop->running =
-        loop->running > 0 ? 0.9 * loop->running + 0.1 * running / elapsed : running / elapsed;
+    loop->running = smooth(loop->running, running / elapsed);
     const double tokens = (double)update->tokens;
     const double flops = tokens * run->type->flops_per_token(run->model, run->setup.length,
                                                              (double)update->targets / tokens);
     const double fraction = flops / elapsed / loop->peak_flops;
-    const bool own = loop->peak_is_own && loop->running >= OWN_SHARE;
+    const bool own = loop->peak_is_own && (loop->device.on_gpu || loop->running >= OWN_SHARE);
     return own && fraction <= 1 ? fraction : 0;
 }
 
@@ -109,11 +108,11 @@ static void log_options(const Loop *loop, const Metadata *rows, int count) {
 // thread runs all the time while the peak is measured.
 static DeviceInfo find_device(Loop *loop) {
     const Run *run = loop->run;
-    DeviceInfo device;
+    DeviceInfo device = {0};
     const double start = clock_seconds(), ran = clock_thread_seconds();
     run->type->device(run->model, &device);
     const double elapsed = clock_seconds() - start, running = clock_thread_seconds() - ran;
-    loop->peak_is_own = !ranks_vote(run->ranks, running < OWN_SHARE * elapsed);
+    loop->peak_is_own = !ranks_vote(run->ranks, !device.on_gpu && running < OWN_SHARE * elapsed);
     loop->peak_flops = device.peak_flops;
     ranks_sum(run->ranks, &loop->peak_flops, 1);
     return device;

@@ -251,7 +251,8 @@ static bool validate(Loop *loop) {
     profile_lap(run->setup.profile, "evaluation", PROFILE_BETWEEN, 0);
     forget_other_text(loop, result.tokens);
     if (loop->loss_steps > 0) result.training = loop->loss_sum / (double)loop->loss_steps;
-    loop->loss_sum = (double)(loop->loss_steps = 0);
+    loop->loss_sum = 0;
+    loop->loss_steps = 0;
     const bool best = result.loss < loop->best.loss;
     loop->progress.stale = best ? 0 : loop->progress.stale + 1;
     if (best) loop->best = (BestLoss){result.loss, result.tokens};
@@ -430,8 +431,7 @@ int train_loop(Run *run) {
     loop_introduce(&loop);
     if (loop_leads(&loop) && !loop_ended(&loop)) settings_check(run, &loop.schedule, loop.steps);
     loop_log_start(&loop);
-    if (loop.device.threads > 1)
-        threads_bind(); // on a GPU one thread waits, and may do so anywhere
+    if (loop.device.threads > 1) threads_bind(); // one, as for a GPU, may run anywhere
     if (loop.progress.step > 0)
         log_line(loop.log, "resuming after step %lld", (long long)loop.progress.step);
     profile_lap(run->setup.profile, "start", PROFILE_BETWEEN, 0);
