@@ -160,7 +160,7 @@ class Comparison:
         if "choose" in self.experiment:
             self.experiment["choose"](self)
         if arguments.arms:
-            chosen = [arm for arm in self.arms if fnmatch.filter([arm], arguments.arms)]
+            chosen = fnmatch.filter(self.arms, arguments.arms)
             if not chosen:
                 raise UsageError(
                     f"--arms {arguments.arms}: no arm is called so; these are {', '.join(self.arms)}"

@@ -1461,17 +1461,17 @@ def fair_choose(c):
     c.arguments.output = c.arguments.output or f"runs/{name}{'-quick' if c.quick else ''}"
 
 
-def fair_channels(c):
-    """Those of the models; the text of Tiny Shakespeare is too small for more."""
-    return 64 if c.quick else 128 if c.data == ["tinyshakespeare"] else 256
+def fair_size(c):
+    """Channels of the models, tokens of an update, updates; Tiny Shakespeare is too small for more
+    than 128 channels."""
+    if c.quick:
+        return 64, 1024, 40
+    return (128, 2048, 1600) if c.data == ["tinyshakespeare"] else (256, 8192, 2500)
 
 
 def fair_settings(c, data, meta):
-    channels = fair_channels(c)
-    tokens, steps, evaluated = {64: (1024, 40, 4), 128: (2048, 1600, 40), 256: (8192, 2500, 40)}[
-        channels
-    ]
-    shape = f"-L 4 -C {channels} -H {max(2, channels // 64)} -m {evaluated}"
+    channels, tokens, steps = fair_size(c)
+    shape = f"-L 4 -C {channels} -H {max(2, channels // 64)} -m {4 if c.quick else 40}"
     length = c.arguments.length
     options = f"-i data/{data} {shape} -t {length} -b {max(1, tokens // length)} --dropout 0"
     return f"{options} -k cosine -u {steps // 25} -v {steps // 5}", steps, 5
@@ -1481,7 +1481,7 @@ def fair_command(arm, value, c):
     attention, _, rest = arm.partition("-in-")
     blocks, _, optimizer = rest.partition("-by-")
     rate = FAIR_RATES[optimizer] * float(value)
-    model = fair_model(attention, blocks, fair_channels(c))
+    model = fair_model(attention, blocks, fair_size(c)[0])
     return f"./train_fastformer {model} --optimizer {optimizer} -l {rate:g}"
 
 

@@ -1,5 +1,5 @@
 #!/bin/sh
-# From a text to a model that writes like it, in about three minutes on two cores, and its curve. Without -f: Tiny
+# From a text to a model that writes like it, in about three minutes on two cores, and its page. Without -f: Tiny
 # Shakespeare, from TINYSHAKESPEARE_DIR, ../shared/data/tinyshakespeare or the network.
 #
 #   scripts/run_demo.sh [-f FILE] [-m MINUTES] [-o DIR]
@@ -7,7 +7,7 @@
 #     -f FILE      a text of your own
 #     -n           Tiny Shakespeare cut as nanoGPT cuts it (90/10); the loss in its unit, nats per character
 #     -m MINUTES   of training (2.5; with -n 3)
-#     -o DIR       data, run and curve (runs/demo; with -n runs/nanogpt)
+#     -o DIR       data and run (runs/demo; with -n runs/nanogpt)
 #
 # The same command resumes where it was stopped.
 set -eu
@@ -52,9 +52,9 @@ cd "$root"
 : "${out:=runs/${nanogpt:+nanogpt}}"
 [ "$out" != runs/ ] || out=runs/demo
 
-prompt='' title=${file##*/}
+prompt=''
 if [ -z "$file" ]; then
-    prompt=ROMEO: title='Tiny Shakespeare'
+    prompt=ROMEO:
     find_tinyshakespeare
     file=$text
 fi
@@ -93,5 +93,4 @@ fi
 echo
 ./train_fastformer -e "$out/run/best.safetensors" -i "$out/data" --prompt "$prompt" -g 200
 echo
-python3 -B scripts/plot.py -o "$out" -n Fastformer -t "Fastformer on $title" "$out/run" || echo 'no curves: they need python3 and matplotlib'
 echo "$out/run/run.html: curves, samples and the model itself, in a browser"
