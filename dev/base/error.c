@@ -32,8 +32,8 @@ static void print_line(const char *kind, const char *format, va_list arguments, 
     if (others) others->name(process, sizeof(process));
     for (char *c = text; *c; c++)
         if ((unsigned char)*c < 0x20 || *c == 0x7f) *c = '?';
-    fflush(stdout);                                       // earlier output comes first
-    if (isatty(STDERR_FILENO)) fputs("\r\033[K", stderr); // a progress line may be there
+    fflush(stdout); // earlier output comes first
+    if (isatty(STDERR_FILENO)) terminal_clear_line(stderr);
     char line[sizeof(text) + sizeof(process) + 16];
     snprintf(line, sizeof(line), "%s: %s%s", kind, process, text);
     terminal_print(stderr, line, gap, 2);

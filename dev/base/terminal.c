@@ -46,8 +46,8 @@ bool terminal_is_ready(void) {
     return poll(&end, 1, 0) > 0;
 }
 
-void terminal_clear_line(void) {
-    printf("\r\033[K");
+void terminal_clear_line(FILE *out) {
+    fputs("\r\033[K", out);
 }
 
 Meter meter_start(void) {
@@ -58,7 +58,7 @@ void meter_show(Meter *meter, const char *work, double share) {
     if (clock_seconds() < meter->due || !terminal_is_ready()) return;
     meter->due = clock_seconds() + 0.2;
     meter->shown = true;
-    terminal_clear_line();
+    terminal_clear_line(stdout);
     char line[128];
     snprintf(line, sizeof(line), "%s %3.0f%%", work, floor(100 * fmin(share, 1)));
     printf("%.*s", terminal_columns(stdout), line);
@@ -66,6 +66,6 @@ void meter_show(Meter *meter, const char *work, double share) {
 }
 
 void meter_end(Meter *meter) {
-    if (meter->shown) terminal_clear_line();
+    if (meter->shown) terminal_clear_line(stdout);
     meter->shown = false;
 }

@@ -21,8 +21,8 @@ bool terminal_is_used(void);
 // side has more to do (mpirun that ends), does not hold up the work.
 bool terminal_is_ready(void);
 
-// Removes a line of progress.
-void terminal_clear_line(void);
+// Removes a line of progress, which may be there.
+void terminal_clear_line(FILE *out);
 
 // How far a piece of work is, on a terminal that is used: in a line that replaces itself, from the
 // third second on.

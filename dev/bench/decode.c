@@ -44,23 +44,23 @@ static void report(const Transformer *f, size_t at, size_t streams, double *seco
     plan_describe_windows(&f->plan, &windows, &count);
     JsonWriter w = {0};
     json_begin(&w, '{');
-    bench_text(&w, "windows", windows[0].value);
-    bench_text(&w, "precision", bf16 ? "bf16" : "fp32");
-    bench_integer(&w, "layers", size->layers);
-    bench_integer(&w, "channels", size->channels);
-    bench_integer(&w, "vocabulary", size->vocabulary);
-    bench_integer(&w, "threads", (size_t)thread_limit());
-    bench_integer(&w, "streams", streams);
-    bench_integer(&w, "position", at);
-    bench_integer(&w, "tokens", tokens);
-    bench_number(&w, "us_per_token", 1e6 * median); // of all streams together
-    bench_number(&w, "mean_us_per_token", 1e6 * mean);
-    bench_number(&w, "tokens_per_s", (double)streams / mean);
-    bench_number(&w, "gb_per_s", 1e-9 * bytes / mean);
-    bench_number(&w, "read_gb_per_s", 1e-9 * same_size);
-    bench_number(&w, "memory_gb_per_s", 1e-9 * memory);
-    bench_number(&w, "percent_of_read", 100 * bytes / mean / same_size);
-    bench_number(&w, "percent_of_memory", 100 * bytes / mean / memory);
+    json_add_string(&w, "windows", windows[0].value);
+    json_add_string(&w, "precision", bf16 ? "bf16" : "fp32");
+    json_add_integer(&w, "layers", size->layers);
+    json_add_integer(&w, "channels", size->channels);
+    json_add_integer(&w, "vocabulary", size->vocabulary);
+    json_add_integer(&w, "threads", (size_t)thread_limit());
+    json_add_integer(&w, "streams", streams);
+    json_add_integer(&w, "position", at);
+    json_add_integer(&w, "tokens", tokens);
+    json_add_number(&w, "us_per_token", 1e6 * median); // of all streams together
+    json_add_number(&w, "mean_us_per_token", 1e6 * mean);
+    json_add_number(&w, "tokens_per_s", (double)streams / mean);
+    json_add_number(&w, "gb_per_s", 1e-9 * bytes / mean);
+    json_add_number(&w, "read_gb_per_s", 1e-9 * same_size);
+    json_add_number(&w, "memory_gb_per_s", 1e-9 * memory);
+    json_add_number(&w, "percent_of_read", 100 * bytes / mean / same_size);
+    json_add_number(&w, "percent_of_memory", 100 * bytes / mean / memory);
     bench_line(&w);
     metadata_free(windows, count);
 }

@@ -21,18 +21,18 @@ static void report(const char *product, int products, Shape shape, Gemm *gemm, d
     const double flops = 2.0 * products * (double)shape.m * (double)shape.n * (double)shape.k;
     JsonWriter w = {0};
     json_begin(&w, '{');
-    bench_text(&w, "product", product);
-    bench_text(&w, "library", gemm_library(gemm));
-    bench_text(&w, "precision",
-               gemm_precision(gemm) == PRECISION_BFLOAT16 ? "bfloat16" : "float32");
-    bench_integer(&w, "m", shape.m);
-    bench_integer(&w, "n", shape.n);
-    bench_integer(&w, "k", shape.k);
-    bench_number(&w, "ms", 1e3 * median);
+    json_add_string(&w, "product", product);
+    json_add_string(&w, "library", gemm_library(gemm));
+    json_add_string(&w, "precision",
+                    gemm_precision(gemm) == PRECISION_BFLOAT16 ? "bfloat16" : "float32");
+    json_add_integer(&w, "m", shape.m);
+    json_add_integer(&w, "n", shape.n);
+    json_add_integer(&w, "k", shape.k);
+    json_add_number(&w, "ms", 1e3 * median);
     if (products > 0) {
-        bench_number(&w, "gflops", 1e-9 * flops / median);
-        bench_number(&w, "best_gflops", 1e-9 * flops / seconds[0]);
-        bench_number(&w, "percent_of_peak", 100 * flops / median / peak);
+        json_add_number(&w, "gflops", 1e-9 * flops / median);
+        json_add_number(&w, "best_gflops", 1e-9 * flops / seconds[0]);
+        json_add_number(&w, "percent_of_peak", 100 * flops / median / peak);
     }
     bench_line(&w);
 }

@@ -245,21 +245,21 @@ static void measure_case(Bench *b, const Case *c, const Peaks *peaks) {
     const double median = bench_median(seconds, count);
     JsonWriter w = {0};
     json_begin(&w, '{');
-    bench_text(&w, "layer", c->layer);
-    bench_text(&w, "direction", c->direction);
-    bench_text(&w, "precision",
-               !c->exact && gemm_precision(b->f->model.gemm) == PRECISION_BFLOAT16 ? "bf16"
-                                                                                   : "fp32");
-    bench_integer(&w, "threads", (size_t)thread_limit());
-    bench_number(&w, "ms", 1e3 * median);
-    bench_number(&w, "lowest_ms", 1e3 * seconds[0]);
-    if (c->flops > 0) bench_number(&w, "gflops", 1e-9 * c->flops / median);
+    json_add_string(&w, "layer", c->layer);
+    json_add_string(&w, "direction", c->direction);
+    json_add_string(&w, "precision",
+                    !c->exact && gemm_precision(b->f->model.gemm) == PRECISION_BFLOAT16 ? "bf16"
+                                                                                        : "fp32");
+    json_add_integer(&w, "threads", (size_t)thread_limit());
+    json_add_number(&w, "ms", 1e3 * median);
+    json_add_number(&w, "lowest_ms", 1e3 * seconds[0]);
+    if (c->flops > 0) json_add_number(&w, "gflops", 1e-9 * c->flops / median);
     if (c->flops > 0)
-        bench_number(&w, "percent_of_peak",
-                     100 * c->flops / median / (c->exact ? peaks->exact_flops : peaks->flops));
-    bench_number(&w, "gb_per_s", 1e-9 * c->bytes / median);
-    bench_number(&w, "percent_of_read",
-                 100 * c->bytes / median / bench_read_bandwidth((size_t)c->bytes));
+        json_add_number(&w, "percent_of_peak",
+                        100 * c->flops / median / (c->exact ? peaks->exact_flops : peaks->flops));
+    json_add_number(&w, "gb_per_s", 1e-9 * c->bytes / median);
+    json_add_number(&w, "percent_of_read",
+                    100 * c->bytes / median / bench_read_bandwidth((size_t)c->bytes));
     bench_line(&w);
 }
 

@@ -54,19 +54,8 @@ static inline double bench_read_bandwidth(size_t bytes) {
     return sum > 0 ? best : 0; // the sums are used, so they are computed
 }
 
-// One object per line, to standard output: begin with a JsonWriter {0}, add members, end.
-static inline void bench_text(JsonWriter *w, const char *key, const char *value) {
-    json_add_string(w, key, value);
-}
-
-static inline void bench_integer(JsonWriter *w, const char *key, size_t value) {
-    json_add_integer(w, key, (int64_t)value);
-}
-
-static inline void bench_number(JsonWriter *w, const char *key, double value) {
-    json_add_number(w, key, value);
-}
-
+// One object per line, to standard output: begin with a JsonWriter {0}, add members
+// (json_add_...), end.
 static inline void bench_line(JsonWriter *w) {
     json_end(w, '}');
     puts(w->text);

@@ -290,7 +290,7 @@ void log_flush(void) {
 }
 
 static void clear_progress(Log *log) {
-    if (log->progress) terminal_clear_line();
+    if (log->progress) terminal_clear_line(stdout);
     log->progress = false;
 }
 

@@ -7,6 +7,7 @@
 #include "sizes.h"
 #include "stop.h"
 #include "streams.h"
+#include "terminal.h"
 #include "translation.h"
 #include <errno.h>
 #include <stdio.h>
@@ -319,7 +320,7 @@ void translate_lines(Run *run) {
         for (size_t i = 0; i < count; i++) sentence_free(&t, &sentences[i]);
         t.done += (int64_t)count;
     } while (count == most && !stop_requested());
-    if (t.shows_progress) fprintf(stderr, "\r\033[K");
+    if (t.shows_progress) terminal_clear_line(stderr);
     translator_free(&t);
     free(sentences);
 }

@@ -284,8 +284,7 @@ static inline void gpu_check_kept(const ModelType *type, const char *options, co
 }
 
 // Two runs, one of them handed to another model half way, have the same bits; and so have gradients
-// with
-// --recompute, which keeps less.
+// with --recompute, which keeps less.
 static inline void gpu_check_bits(const ModelType *type, const char *options,
                                   const char *precision) {
     ModelTest whole = gpu_test_create(type, options, precision, 2, 40, 61),

@@ -13,6 +13,7 @@
 #include "options.h"
 #include "pairs.h"
 #include "streams.h"
+#include "terminal.h"
 #include "text_format.h"
 #include <dirent.h>
 #include <errno.h>
@@ -182,7 +183,7 @@ static void show_progress(Job *job, const char *name, const char *done, int64_t 
 }
 
 static void start_progress(Job *job) {
-    if (job->shown) printf("\r\033[K");
+    if (job->shown) terminal_clear_line(stdout);
     job->shown = false;
     job->next = clock_seconds() + (job->terminal ? 0.5 : 30);
 }
