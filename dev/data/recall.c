@@ -7,8 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-// Tokens of each kind. Pairs are Zoology's: keys from 1, values from the middle. The others have the
-// marks first: where a passkey begins and ends, the question, where a copy begins.
+// Tokens of each kind. Pairs are Zoology's: keys from 1, values from the middle. The others have
+// the marks first: where a passkey begins and ends, the question, where a copy begins.
 enum {
     PAIRS_VOCABULARY = 8192, // at most, and usually
     MARK_BEGIN = 0,
