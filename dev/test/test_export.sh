@@ -51,6 +51,11 @@ has pairs config.json "$ends" && has pairs generation_config.json "$ends" '"max_
     has pairs tokenizer_config.json '"eos_token":"<|endoftext|>","pad_token":"[PAD]"'
 ok "a translation ends at the end token, or where the positions do"
 
+# shellcheck disable=SC2086
+run mixed "$gpt2" -i plain.data $small --attention additive && grep -q '^  (no config.json: transformers has no class' out &&
+    [ ! -e mixed/config.json ]
+ok "a model that transformers has no class for says so"
+
 # ---- files of others stay, files that a killed run left half written do not
 mkdir theirs && echo '{}' >theirs/generation_config.json
 # shellcheck disable=SC2086

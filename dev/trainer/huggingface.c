@@ -217,6 +217,12 @@ static char *tokenizer_text(const Run *run) {
     return w.text;
 }
 
+bool huggingface_has_class(const Run *run) {
+    char *text = config_text(run);
+    free(text);
+    return text != NULL;
+}
+
 static char *path_in(const char *directory, const char *name) {
     return format_string("%s/%s", directory, name);
 }
@@ -246,9 +252,7 @@ bool huggingface_has_file(const ModelType *type, const char *name) {
 }
 
 void huggingface_check_output(const Run *run, const char *directory) {
-    char *text = config_text(run);
-    if (!text) return;
-    free(text);
+    if (!huggingface_has_class(run)) return;
     const char *names[FILES];
     files_of(run->type, names);
     struct stat status;

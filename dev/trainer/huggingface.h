@@ -24,6 +24,9 @@ void huggingface_check_output(const Run *run, const char *directory);
 // not have it. Does nothing where they have no such class.
 void huggingface_export(const Run *run, const char *directory, const char *weights);
 
+// Whether they have a class for this model, by whose names huggingface_export() writes it.
+bool huggingface_has_class(const Run *run);
+
 // Whether a file of that name may be one that it writes.
 bool huggingface_has_file(const ModelType *type, const char *name);
 

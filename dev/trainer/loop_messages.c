@@ -2,6 +2,7 @@
 
 #include "clock.h"
 #include "error.h"
+#include "huggingface.h"
 #include "memory.h"
 #include "run_data.h"
 #include "run_page.h"
@@ -281,6 +282,8 @@ void loop_log_next(const Loop *loop) {
                  tests ? "test" : "val");
     if (!options_flag(run->options, OPT_NO_PAGE))
         log_line(loop->log, "  look at     %s/" RUN_PAGE_NAME, directory);
+    if (!huggingface_has_class(run))
+        log_line(loop->log, "  (no config.json: transformers has no class for this model)");
     free(longer);
     free(program);
     free(directory);
