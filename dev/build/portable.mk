@@ -8,7 +8,7 @@ LEVELS := $(if $(filter x86_64%,$(MACHINE)),avx512_bf16 avx512 avx2)
 # What a program has for each level (dev/cpu, the models and its main) is one object, in which all
 # names are its own but two.
 define compiled_for # $(1) its name
-COMPILE_$(1) := $$(COMPILE_FLOAT) -march=$$(march_$(1))
+COMPILE_$(1) = $$(COMPILE_FLOAT) -march=$$(march_$(1))
 LIBS_$(1) := $$(LIBS_FLOAT)
 $(call programs,$(FLOAT)/$(1),$(1))
 $(FLOAT)/$(1)/whole/%.o: $(FLOAT)/$(1)/%.o $(FLOAT)/$(1)/dev/cpu/processor.o $(FLOAT)/$(1)/lib.a

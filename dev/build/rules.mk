@@ -72,6 +72,6 @@ $(call remember,$(1)/float_build,FLOAT_BUILD)
 endef
 
 # The CPU's models without their main, which programs for GPUs, benches and fuzz targets link.
-COMPILE_HOST := $(COMPILE_FLOAT) -DTESTING
+COMPILE_HOST = $(COMPILE_FLOAT) -DTESTING
 $(eval $(call objects,$(FLOAT)/host,c,HOST))
 $(FLOAT)/bench/beyond: $(FLOAT)/host/train_fastformer.o $(FLOAT)/host/dev/gpt2/train_gpt2.o

@@ -14,7 +14,7 @@ DOUBLE_TESTS := test_layers test_blocks test_gemm test_decode test_classifier te
 # library's objects with its instructions.
 AMX_TESTS := test_tile test_classifier test_attention test_gemm
 AMX_PARTS := amx classifier_amx softmax_attention_amx
-COMPILE_AMX := $(COMPILE_FLOAT) -DAMX_IN_C
+COMPILE_AMX = $(COMPILE_FLOAT) -DAMX_IN_C
 $(eval $(call objects,$(FLOAT)/amx,c,AMX))
 $(FLOAT)/amx/test/%: $(FLOAT)/dev/test/%.o $(FLOAT)/dev/test/test.o \
                      $(AMX_PARTS:%=$(FLOAT)/amx/dev/cpu/%.o) $(FLOAT)/lib.a $(FLOAT)/linked
