@@ -165,7 +165,7 @@ $(BUILD)/corpus.txt: $(CORPUS) $(BUILD)/corpus.list
 	@mkdir -p $(@D); cat $(CORPUS) >$@
 
 detected:
-	@echo '$(subst ','\'',$(DETECTED))'
+	@echo '$(subst ','\'',$(DETECTED))' | fold -s
 
 help:
 	@sed -n '/^#/!q; s/^# \{0,1\}//p' Makefile
@@ -180,10 +180,9 @@ $(TRAINER_TESTS): %: $(DOUBLE)/bin/% $(FLOAT)/bin/%
 
 # Less than a minute of training on the project's own source, and what the model makes of it.
 run: train_fastformer
-	cd "$(HERE)" && ./train_fastformer -o runs/first $$(! test -e runs/first/log.jsonl || echo -y) \
-	    --minutes 0.75 -v 100
-	cd "$(HERE)" && ./train_fastformer -e runs/first/best.safetensors --prompt "static void " \
-	    -g 400 --temperature 0.7
+	@cd "$(HERE)" && resume=$$(! test -e runs/first/log.jsonl || echo -y) && set -x && \
+	./train_fastformer -o runs/first $$resume --minutes 0.75 -v 100 && \
+	./train_fastformer -e runs/first --prompt "static void " -g 400 --temperature 0.7
 
 $(DATA_SETS): data/%: tokenize
 	sh data/$*.sh

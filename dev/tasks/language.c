@@ -111,8 +111,11 @@ static void language_report(const void *task, SplitName name, Evaluation *result
     if (split->bytes > 0)
         evaluation_add(result, (Metric){"bpb", "", " bits/byte", 4,
                                         total / (share * (double)split->bytes * log(2))});
-    // A model of bytes does not see words: the number is for the log.
-    const bool words = !dataset->tokenizer || tokenizer_kind(dataset->tokenizer) != TOKENIZER_BYTE;
+    // Of what a text of one's own is made of, bytes and byte-level BPE, bits per byte say more: the
+    // number is for the log.
+    const TokenizerKind kind =
+        dataset->tokenizer ? tokenizer_kind(dataset->tokenizer) : TOKENIZER_NONE;
+    const bool words = kind != TOKENIZER_BYTE && kind != TOKENIZER_BPE;
     if (split->words > 0)
         evaluation_add(result, (Metric){"word_ppl", words ? "word ppl " : NULL, "", 2,
                                         exp(total / (share * (double)split->words))});
