@@ -46,26 +46,53 @@ static real *larger_cache(const KeyValueCache *c, real *old, size_t positions, s
     return larger;
 }
 
-KeyValueCache key_value_cache(const AttentionDecoding *layer, size_t ring) {
-    return (KeyValueCache){.units = layer->streams * layer->heads,
-                           .head_size = layer->channels / layer->heads,
-                           .ring = ring};
+void *key_value_cache_create(const AttentionDecoding *layer) {
+    KeyValueCache *c = allocate(1, sizeof(*c), "decoder");
+    *c = (KeyValueCache){.units = layer->streams * layer->heads,
+                         .heads = layer->heads,
+                         .head_size = layer->channels / layer->heads,
+                         .ring = layer->plan->window};
+    return c;
 }
 
-void key_value_cache_grow(KeyValueCache *c, size_t count, size_t positions) {
+void key_value_cache_grow(void *cache, size_t count, size_t positions) {
     enum { FIRST_ROOM = 64 };
+    KeyValueCache *c = cache;
     if (count < c->room || (c->ring > 0 && c->room == c->ring)) return;
     size_t room = c->room ? 2 * c->room : FIRST_ROOM;
     if (room > positions && count < positions) room = positions;
     if (c->ring > 0 && room > c->ring) room = c->ring;
     c->keys = larger_cache(c, c->keys, count, room);
     c->values = larger_cache(c, c->values, count, room);
+    free(c->weights);
+    c->weights = allocate((size_t)thread_limit(), room * sizeof(real), "decoder");
     c->room = room;
 }
 
-void key_value_cache_free(KeyValueCache *c) {
+void key_value_cache_free(void *cache) {
+    KeyValueCache *c = cache;
     free(c->keys);
     free(c->values);
+    free(c->weights);
+    free(c);
+}
+
+KeyValueStep key_value_step(const KeyValueCache *c, const AttentionStep *token, size_t unit) {
+    const size_t D = c->head_size, C = c->heads * D, at = unit % c->heads * D,
+                 own = token->count % c->room, first = unit * c->room * D;
+    real *q = token->qkv + unit / c->heads * 3 * C + at;
+    for (size_t part = QUERY; token->bias && part <= VALUE; part++)
+        for (size_t d = 0; d < D; d++) q[part * C + d] += token->bias[part * C + at + d];
+    memcpy(c->keys + first + own * D, q + C, D * sizeof(real));
+    memcpy(c->values + first + own * D, q + 2 * C, D * sizeof(real));
+    return (KeyValueStep){.head = unit % c->heads,
+                          .own = own,
+                          .count = token->count < c->room ? token->count + 1 : c->room,
+                          .query = q,
+                          .keys = c->keys + first,
+                          .values = c->values + first,
+                          .weights = c->weights + (size_t)thread_index() * c->room,
+                          .y = token->y + unit * D};
 }
 
 // ---- what --stats measures of pairs -----------------------------------------

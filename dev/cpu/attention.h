@@ -90,17 +90,26 @@ void attention_memory_carve(const AttentionMemory *memory, Arena *arena, bool tr
 void attention_memory_free(AttentionMemory *memory);
 
 // Keys and values of all tokens of a text so far, of `units` heads (streams, heads): (units, room,
-// D) each. Room grows with the text: a short one needs no memory for all that the model could take.
+// D) each, those of token t in row t % room. Room grows with the text: a short one needs no memory
+// for all that the model could take.
 typedef struct {
-    size_t units, head_size, room;
-    size_t ring; // most room: then the oldest give way; 0: none do
-    real *keys, *values;
+    size_t units, heads, head_size, room;
+    size_t ring;                   // most room, the window: then the oldest give way; 0: none do
+    real *keys, *values, *weights; // the last (threads, room)
 } KeyValueCache;
 
-KeyValueCache key_value_cache(const AttentionDecoding *layer, size_t ring);
-// Makes room for a token after `count` others, of a text that mostly has at most `positions`.
-void key_value_cache_grow(KeyValueCache *cache, size_t count, size_t positions);
-void key_value_cache_free(KeyValueCache *cache);
+// A kind's state, if that is all that it remembers: state_create, state_grow, state_free.
+void *key_value_cache_create(const AttentionDecoding *layer);
+void key_value_cache_grow(void *cache, size_t count, size_t positions);
+void key_value_cache_free(void *cache);
+
+// What a head's query sees once the token's key and value have joined the cache, their bias added.
+typedef struct {
+    size_t head, own, count; // the token's row, of as many as are seen, in the order of the ring
+    real *query, *keys, *values; // (D), (count, D) each
+    real *weights, *y;           // (count) of this thread, (D) the result
+} KeyValueStep;
+KeyValueStep key_value_step(const KeyValueCache *cache, const AttentionStep *token, size_t unit);
 
 // For kinds whose weights come of a product of each query with each key: measures all of them.
 // Adds row by row, from the scores q . k (count) of a query of head h, which are overwritten.

@@ -49,28 +49,28 @@ static void measure(const AttentionCall *call, const uint8_t *tokens, Statistics
 // ---- decoding: a state of fixed size, or the keys and values of a window ----
 
 typedef struct {
-    real *sums;          // (S, H, D, D); or, with a window,
-    KeyValueCache cache; // a ring of its last tokens
+    real *sums;           // (S, H, D, D); or, with a window,
+    KeyValueCache *cache; // a ring of its last tokens
 } CosineState;
 
 static void *state_create(const AttentionDecoding *layer) {
     CosineState *s = allocate(1, sizeof(*s), "decoder");
-    s->cache = key_value_cache(layer, layer->plan->window);
-    const size_t D = s->cache.head_size;
+    s->cache = key_value_cache_create(layer);
+    const size_t D = s->cache->head_size;
     if (layer->plan->window == 0)
-        s->sums = allocate(s->cache.units, D * D * sizeof(real), "decoder");
+        s->sums = allocate(s->cache->units, D * D * sizeof(real), "decoder");
     return s;
 }
 
 static void state_grow(void *state, size_t count, size_t positions) {
     CosineState *s = state;
-    if (!s->sums) key_value_cache_grow(&s->cache, count, positions);
+    if (!s->sums) key_value_cache_grow(s->cache, count, positions);
 }
 
 static void step(void *state, const AttentionDecoding *layer, const AttentionStep *token) {
     const CosineState *s = state;
-    const CosineMemory memory = {layer->plan->window, s->sums, s->cache.keys, s->cache.values,
-                                 s->cache.room};
+    const CosineMemory memory = {layer->plan->window, s->sums, s->cache->keys, s->cache->values,
+                                 s->cache->room};
     cosine_attention_decode(token->y, &memory, token->qkv, token->bias, layer->learned[0],
                             layer->plan->power, token->count, layer->streams, layer->channels,
                             layer->heads);
@@ -78,7 +78,7 @@ static void step(void *state, const AttentionDecoding *layer, const AttentionSte
 
 static void state_free(void *state) {
     CosineState *s = state;
-    key_value_cache_free(&s->cache);
+    key_value_cache_free(s->cache);
     free(s->sums);
     free(s);
 }

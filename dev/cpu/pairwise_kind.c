@@ -2,9 +2,7 @@
 #include "attention.h"
 #include "memory.h"
 #include "pairwise_attention.h"
-#include "threads.h"
 #include <stdlib.h>
-#include <string.h>
 
 static PairwiseKind kind_of(const AttentionPlan *plan) {
     return (PairwiseKind){plan->similarity, plan->activation, plan->power};
@@ -90,58 +88,20 @@ static void measure(const AttentionCall *call, const uint8_t *tokens, Statistics
     pairwise_attention_measure(call->memory, call->learned, &call->in, tokens, measure_row, &m);
 }
 
-// ---- decoding: keys, as they are compared, and values of all tokens so far ----
-
-typedef struct {
-    KeyValueCache cache;
-    real *weights; // (threads, room)
-} PairwiseState;
-
-static void *state_create(const AttentionDecoding *layer) {
-    PairwiseState *s = allocate(1, sizeof(*s), "decoder");
-    s->cache = key_value_cache(layer, 0);
-    return s;
-}
-
-static void state_grow(void *state, size_t count, size_t positions) {
-    PairwiseState *s = state;
-    const size_t room = s->cache.room;
-    key_value_cache_grow(&s->cache, count, positions);
-    if (s->cache.room == room) return;
-    free(s->weights);
-    s->weights = allocate((size_t)thread_limit(), s->cache.room * sizeof(real), "decoder");
-}
+// ---- decoding: keys, as they are compared, and values ------------------------
 
 static void step(void *state, const AttentionDecoding *layer, const AttentionStep *token) {
-    const PairwiseState *s = state;
+    const KeyValueCache *cache = state;
     const PairwiseKind kind = kind_of(layer->plan);
-    const size_t C = layer->channels, H = layer->heads, D = C / H, t = token->count;
-    const size_t window = layer->plan->window,
-                 begin = window > 0 && t >= window ? t + 1 - window : 0;
+    const size_t D = cache->head_size;
 #pragma omp for schedule(static) nowait
-    for (size_t unit = 0; unit < s->cache.units; unit++) {
-        const size_t stream = unit / H, h = unit % H;
-        real *keys = s->cache.keys + unit * s->cache.room * D,
-             *values = s->cache.values + unit * s->cache.room * D;
-        real *q = token->qkv + stream * 3 * C + h * D;
-        for (size_t d = 0; token->bias && d < D; d++)
-            for (size_t part = QUERY; part <= VALUE; part++)
-                q[part * C + d] += token->bias[part * C + h * D + d];
-        memcpy(keys + t * D, q + C, D * sizeof(real));
-        memcpy(values + t * D, q + 2 * C, D * sizeof(real));
-        pairwise_attention_direct(kind, q, D);
-        pairwise_attention_direct(kind, keys + t * D, D);
-        pairwise_attention_decode(
-            token->y + stream * C + h * D, s->weights + (size_t)thread_index() * s->cache.room,
-            kind, layer->learned, h, q, keys + begin * D, values + begin * D, t + 1 - begin, D);
+    for (size_t unit = 0; unit < cache->units; unit++) {
+        const KeyValueStep s = key_value_step(cache, token, unit);
+        pairwise_attention_direct(kind, s.query, D);
+        pairwise_attention_direct(kind, s.keys + s.own * D, D);
+        pairwise_attention_decode(s.y, s.weights, kind, layer->learned, s.head, s.query, s.keys,
+                                  s.values, s.count, D);
     }
-}
-
-static void state_free(void *state) {
-    PairwiseState *s = state;
-    key_value_cache_free(&s->cache);
-    free(s->weights);
-    free(s);
 }
 
 const AttentionKernel pairwise_kernel = {.adds_bias = true,
@@ -151,7 +111,7 @@ const AttentionKernel pairwise_kernel = {.adds_bias = true,
                                          .forward = forward,
                                          .backward = backward,
                                          .measure = measure,
-                                         .state_create = state_create,
-                                         .state_grow = state_grow,
+                                         .state_create = key_value_cache_create,
+                                         .state_grow = key_value_cache_grow,
                                          .step = step,
-                                         .state_free = state_free};
+                                         .state_free = key_value_cache_free};

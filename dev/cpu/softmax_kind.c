@@ -1,9 +1,7 @@
 // Softmax and softmax1 as kinds of attention (attention.h): the products are those of
 // softmax_attention.h.
 #include "attention.h"
-#include "memory.h"
 #include "softmax_attention.h"
-#include <stdlib.h>
 #include <string.h>
 
 static void *create(const AttentionShape *s) {
@@ -52,27 +50,12 @@ static void measure(const AttentionCall *call, const uint8_t *tokens, Statistics
 
 // ---- decoding: keys and values of the tokens so far, or of the window -------
 
-static void *state_create(const AttentionDecoding *layer) {
-    KeyValueCache *cache = allocate(1, sizeof(*cache), "decoder");
-    *cache = key_value_cache(layer, layer->plan->window);
-    return cache;
-}
-
-static void state_grow(void *state, size_t count, size_t positions) {
-    key_value_cache_grow(state, count, positions);
-}
-
 static void step(void *state, const AttentionDecoding *layer, const AttentionStep *token) {
     const KeyValueCache *s = state;
     const AttentionCache cache = {
         .keys = s->keys, .values = s->values, .positions = s->room, .window = layer->plan->window};
     softmax_attention_decode(token->y, &cache, token->qkv, token->bias, layer->plan->sink,
                              token->count, layer->streams, layer->channels, layer->heads);
-}
-
-static void state_free(void *state) {
-    key_value_cache_free(state);
-    free(state);
 }
 
 const AttentionKernel softmax_kernel = {.adds_bias = true,
@@ -83,7 +66,7 @@ const AttentionKernel softmax_kernel = {.adds_bias = true,
                                         .forward = forward,
                                         .backward = backward,
                                         .measure = measure,
-                                        .state_create = state_create,
-                                        .state_grow = state_grow,
+                                        .state_create = key_value_cache_create,
+                                        .state_grow = key_value_cache_grow,
                                         .step = step,
-                                        .state_free = state_free};
+                                        .state_free = key_value_cache_free};
