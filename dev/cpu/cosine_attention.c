@@ -3,6 +3,7 @@
 #include "arena.h"
 #include "error.h"
 #include "exp_window.h"
+#include "head_row.h"
 #include "memory.h"
 #include "sizes.h"
 #include "tile.h"
@@ -15,8 +16,6 @@ enum {
     CHUNK = 64, // rows at a time: within a chunk attention is a masked product, before it the state
     AHEAD = 8   // rows to prefetch
 };
-
-static const double SHORTEST = 1e-12; // a shorter vector has no direction
 
 struct CosineAttention {
     double power;                 // where none is learned
@@ -145,30 +144,6 @@ static Scratch scratch_of(const CosineAttention *a, size_t unit) {
 
 static real sigmoid(real x) {
     return (real)(1 / (1 + exp(-(double)x)));
-}
-
-static real dot(const real *restrict a, const real *restrict b, size_t n) {
-    real sum = 0;
-#pragma omp simd reduction(+ : sum)
-    for (size_t d = 0; d < n; d++) sum += a[d] * b[d];
-    return sum;
-}
-
-// row /= |row|; returns 1 / |row|.
-static real normalise(real *row, size_t n) {
-    const double length = sqrt((double)dot(row, row, n));
-    const real scale = length < SHORTEST ? 0 : (real)(1 / length);
-    for (size_t d = 0; d < n; d++) row[d] *= scale;
-    return scale;
-}
-
-// The gradient to a row from `gradient` to the row normalised, in place; returns its part along the
-// row.
-static real differentiate_normalise(real *restrict gradient, const real *restrict row, real scale,
-                                    size_t n) {
-    const real along = dot(gradient, row, n);
-    for (size_t d = 0; d < n; d++) gradient[d] = (gradient[d] - along * row[d]) * scale;
-    return along;
 }
 
 // p of head h.

@@ -1,6 +1,7 @@
 #include "pairwise_attention.h"
 
 #include "arena.h"
+#include "head_row.h"
 #include "memory.h"
 #include "sizes.h"
 #include "threads.h"
@@ -10,7 +11,6 @@
 #include <string.h>
 
 static const double PI = 3.14159265358979324;
-static const double SHORTEST = 1e-12;     // a shorter vector has no direction
 static const double SMALLEST_SINE = 1e-4; // of an angle, in its derivative
 static const real LEAK = (real)0.1;       // the slope of ACTIVATE_SOFT_RELU's gradient below 0
 
@@ -107,26 +107,6 @@ static bool directed(PairwiseKind kind) {
 
 static bool exponential(PairwiseKind kind) {
     return kind.activation == ACTIVATE_SOFTMAX || kind.activation == ACTIVATE_SOFTMAX1;
-}
-
-static real dot(const real *restrict x, const real *restrict y, size_t n) {
-    real sum = 0;
-#pragma omp simd reduction(+ : sum)
-    for (size_t d = 0; d < n; d++) sum += x[d] * y[d];
-    return sum;
-}
-
-// y += a x
-static void add_multiple(real *restrict y, real a, const real *restrict x, size_t n) {
-    for (size_t d = 0; d < n; d++) y[d] += a * x[d];
-}
-
-// row /= |row|; returns 1 / |row|.
-static real direct(real *row, size_t n) {
-    const double length = sqrt((double)dot(row, row, n));
-    const real scale = length < SHORTEST ? 0 : (real)(1 / length);
-    for (size_t d = 0; d < n; d++) row[d] *= scale;
-    return scale;
 }
 
 // ---- similarity -------------------------------------------------------------
@@ -327,7 +307,7 @@ static void load_rows(const Pass *pass, const Unit *u, AttentionPart part, real 
         const real *x = from->x + (u->b * length + t) * from->stride + u->column;
         real *row = to + t * D;
         for (size_t d = 0; d < D; d++) row[d] = x[d] + (from->bias ? from->bias[u->column + d] : 0);
-        if (scales && directed(u->head.kind)) scales[t] = direct(row, D);
+        if (scales && directed(u->head.kind)) scales[t] = normalise(row, D);
     }
 }
 
@@ -446,10 +426,7 @@ static void store_rows(const Pass *pass, const Unit *u, AttentionPart part,
     real *bias = a->dbias + (u->unit * 3 + part) * D;
     for (size_t t = 0; t < length; t++) {
         real *g = gradients + t * D;
-        if (scales && directed(a->kind)) {
-            const real along = dot(g, x + t * D, D);
-            for (size_t d = 0; d < D; d++) g[d] = (g[d] - along * x[t * D + d]) * scales[t];
-        }
+        if (scales && directed(a->kind)) differentiate_normalise(g, x + t * D, scales[t], D);
         gemm_input_store(to->to, u->b * length + t, to->column + u->column, g, D);
         for (size_t d = 0; d < D; d++) bias[d] += g[d];
     }
@@ -514,7 +491,7 @@ void pairwise_attention_measure(PairwiseAttention *a, const real *const learned[
 // ---- decoding ---------------------------------------------------------------
 
 void pairwise_attention_direct(PairwiseKind kind, real *row, size_t size) {
-    if (directed(kind)) direct(row, size);
+    if (directed(kind)) normalise(row, size);
 }
 
 void pairwise_attention_decode(real *restrict y, real *restrict weights, PairwiseKind kind,

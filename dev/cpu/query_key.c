@@ -1,6 +1,7 @@
 #include "query_key.h"
 
 #include "attention_input.h"
+#include "head_row.h"
 #include "memory.h"
 #include "row_blocks.h"
 #include <math.h>
@@ -32,13 +33,6 @@ void rotary_angles(real *angles, double base, size_t positions, size_t size) {
 }
 
 // ---- a head's row (D) -------------------------------------------------------
-
-static real dot(const real *restrict a, const real *restrict b, size_t n) {
-    real sum = 0;
-#pragma omp simd reduction(+ : sum)
-    for (size_t d = 0; d < n; d++) sum += a[d] * b[d];
-    return sum;
-}
 
 static real mean_of(const real *x, size_t n) {
     real sum = 0;
