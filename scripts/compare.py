@@ -147,6 +147,14 @@ def replace(path, text):
 # ---- a comparison
 
 
+def chosen(flag, names, pattern):
+    """Those that match; all without a pattern."""
+    found = fnmatch.filter(names, pattern) if pattern else list(names)
+    if not found:
+        raise UsageError(f"{flag} {pattern}: nothing is called so; there are {', '.join(names)}")
+    return found
+
+
 class Comparison:
     def __init__(self, name, arguments):
         self.name, self.arguments = name, arguments
@@ -159,13 +167,9 @@ class Comparison:
         self.settings, self.rows, self.failed, self.total = {}, [], [], 0
         if "choose" in self.experiment:
             self.experiment["choose"](self)
-        if arguments.arms:
-            chosen = fnmatch.filter(self.arms, arguments.arms)
-            if not chosen:
-                raise UsageError(
-                    f"--arms {arguments.arms}: no arm is called so; these are {', '.join(self.arms)}"
-                )
-            self.arms = {arm: self.arms[arm] for arm in chosen}
+        self.arms = {arm: self.arms[arm] for arm in chosen("--arms", self.arms, arguments.arms)}
+        if self.value_name:
+            self.values = chosen("--values", self.values, arguments.values)
         self.out = arguments.output or f"runs/{name}{'-quick' if self.quick else ''}"
 
     def below(self, directory, data, *names):
@@ -677,6 +681,9 @@ def parser_of(name):
         f"--quick {experiment.get('quick_seeds', 1)})",
     )
     add("--arms", metavar="PATTERN", help="only these, as in 'softmax*' (all)")
+    if "values" in experiment:
+        names = f"{experiment['values'][1][0]}, ..."
+        add("--values", metavar="PATTERN", help=f"only these of {names} (all)")
     for flag, help_text, options in experiment.get("flags", ()):
         add(flag, help=help_text, **options)
     add(

@@ -1613,7 +1613,7 @@ RECALL_TASKS = {
 
 
 def recall_settings(c, data, meta):
-    steps, channels = (40, 32) if c.quick else (6000, 64)
+    steps, channels = (40, 32) if c.quick else (4000, 64)
     return (
         f"-L 4 -C {channels} -H 2 --dropout 0 --optimizer muon -l 1e-2 -k cosine -u {steps // 20} "
         f"-v {steps // 6}",
