@@ -121,6 +121,7 @@ for trainer in fastformer gpt2; do mv train_${trainer}cu train_$trainer; done
 check 'two arms at four rates, then a second seed' says 0 'bytes of decoding state' scripts/run_fair.sh --quick --seeds 2 \
     --data wikitext2 --length 256 --arms 'additive*-in-published-by-adamw' --output tuned
 check 'no such arm' says 2 'there are additive-in-published-by-adamw' scripts/run_fair.sh --quick --arms none
+check 'no such value' says 2 'there are pairs=8' scripts/run_recall.sh --quick --values none
 check 'ten runs' [ "$(ls tuned/*/log.jsonl | wc -l)" -eq 10 ]
 for arm in additive additive-raw; do
     best=$(grep -o '"val_loss":[0-9.]*' tuned/"$arm-in"*-seed-1/log.jsonl | sort -t : -k 3,3 -g | sed -n "1s/-seed-1.*//p")
