@@ -179,10 +179,12 @@ $(TRAINER_TESTS): %: $(DOUBLE)/bin/% $(FLOAT)/bin/%
 	$(copy)
 
 # Less than a minute of training on the project's own source, and what the model makes of it.
+shown = echo '$(1)' && $(1)
+FIRST := ./train_fastformer -o runs/first --minutes 0.75 -v 100
 run: train_fastformer
-	@cd "$(HERE)" && resume=$$(! test -e runs/first/log.jsonl || echo -y) && set -x && \
-	./train_fastformer -o runs/first $$resume --minutes 0.75 -v 100 && \
-	./train_fastformer -e runs/first --prompt "static void " -g 400 --temperature 0.7
+	@cd "$(HERE)" && if [ -e runs/first/log.jsonl ]; then $(call shown,$(FIRST) -y); \
+	else $(call shown,$(FIRST)); fi && \
+	$(call shown,./train_fastformer -e runs/first --prompt "static void " -g 400 --temperature 0.7)
 
 $(DATA_SETS): data/%: tokenize
 	sh data/$*.sh
