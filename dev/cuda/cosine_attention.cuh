@@ -10,7 +10,8 @@
 // the chunks on one side: sum of k' v^T before, sum of q' g^T after. Three kernels, each parallel
 // over chunks but for the second, which goes over the chunks for each element of the states: the
 // chunks' own states, their sums, and out. Where attention is not causal there is one state, of all
-// chunks, and out = A times it.
+// chunks, and out = A times it. With a window there is none: out is the sum of masked products with
+// all chunks that hold a row of it.
 #ifndef CUDA_COSINE_ATTENTION_CUH
 #define CUDA_COSINE_ATTENTION_CUH
 
@@ -38,7 +39,7 @@ typedef enum { OUT_Y, OUT_DQUERY, OUT_DKEY, OUT_DVALUE } Output;
 
 // What all blocks of threads of a pass share. Arrays of one pass only are NULL in the other.
 template <typename T> struct CosinePass {
-    int64_t length;
+    int64_t length, window;  // T; keys that a query sees at most, T: no window
     int heads, size, chunks; // H, D
     size_t channels;         // C
     bool causal, backward;
@@ -105,7 +106,7 @@ template <typename T>
 static __device__ __forceinline__ float log_seen(const CosinePass<T> &p, const CosinePlace &at,
                                                  int64_t row) {
     if (p.mask) return p.logarithms[at.b * (size_t)p.length + (size_t)row];
-    return logf((float)(p.causal ? row + 1 : p.length));
+    return logf((float)(p.causal ? min(row + 1, p.window) : p.length));
 }
 
 template <typename T>
@@ -162,12 +163,14 @@ static __device__ __forceinline__ void load_operand(bf16 *tile, const CosinePass
 // logarithms (B, T) from the mask; a block of threads a sequence. A row that sees nothing has 0
 // above the line.
 static __global__ void __launch_bounds__(1024)
-    count_kernel(float *logarithms, const uint8_t *mask, int64_t length, bool causal) {
+    count_kernel(float *logarithms, const uint8_t *mask, int64_t length, int64_t window,
+                 bool causal) {
     begin_kernel();
     int *sums = shared_memory<int>(); // (threads)
     const int threads = (int)blockDim.x, thread = (int)threadIdx.x;
     const int64_t each = (length + threads - 1) / threads, first = min(length, thread * each),
-                  last = min(length, first + each);
+                  last = min(length, first + each),
+                  start = max(first - window, (int64_t)0); // of the rows that row first - 1 sees
     mask += blockIdx.x * (size_t)length;
     logarithms += blockIdx.x * (size_t)length;
     int seen = 0;
@@ -175,9 +178,11 @@ static __global__ void __launch_bounds__(1024)
     sums[thread] = seen;
     __syncthreads();
     seen = 0;
-    for (int i = 0; i < (causal ? thread : threads); i++) seen += sums[i];
+    for (int i = (int)(start / each); i < (causal ? thread : threads); i++) seen += sums[i];
+    for (int64_t t = start / each * each; t < start; t++) seen -= mask[t] != 0;
     for (int64_t t = first; t < last; t++) {
         seen += causal && mask[t] != 0;
+        seen -= t >= window && mask[t - window] != 0;
         logarithms[t] = logf((float)max(seen, 1));
     }
 }
@@ -353,16 +358,17 @@ struct ChunkOperands {
     bool before;
 };
 
-// out += masked(A B^T) C, A loaded. `other` is memory for B, then C, and free after the next
-// barrier.
-template <typename T, int SIZE>
-static __device__ __forceinline__ void
-product_chunk(Sums<1, SIZE> &out, const CosinePass<T> &p, const CosinePlace &at, const bf16 *a,
-              int warp_row, bf16 *other, const ChunkOperands &operands) {
+// out += masked(A B^T) C, A loaded from chunk `at`, B and C of chunk `seen`. `other` is memory for
+// B, then C, and free after the next barrier.
+template <typename T, int SIZE, bool WINDOWED>
+static __device__ __forceinline__ void product_chunk(Sums<1, SIZE> &out, const CosinePass<T> &p,
+                                                     const CosinePlace &at, const CosinePlace &seen,
+                                                     const bf16 *a, int warp_row, bf16 *other,
+                                                     const ChunkOperands &operands) {
     using S = Shapes<T, SIZE>;
     using Tile = typename S::Tile;
     const int lane = (int)lane_index();
-    load_operand<Tile>(other, p, at, operands.right);
+    load_operand<Tile>(other, p, seen, operands.right);
     __syncthreads();
     Sums<1, S::CHUNK> w;
     sums_clear(w);
@@ -372,10 +378,12 @@ product_chunk(Sums<1, SIZE> &out, const CosinePass<T> &p, const CosinePlace &at,
 #pragma unroll
         for (int e = 0; e < 4; e++) {
             const int i = warp_row + lane / 4 + e / 2 * 8, j = 8 * n + lane % 4 * 2 + e % 2;
-            if (operands.before ? j > i : j < i) w.at[0][n][e] = 0;
+            const int after = (int)(at.row - seen.row) + i - j,
+                      age = operands.before ? after : -after;
+            if (age < 0 || (WINDOWED && age >= p.window)) w.at[0][n][e] = 0;
         }
     __syncthreads();
-    load_operand<Tile>(other, p, at, operands.third);
+    load_operand<Tile>(other, p, seen, operands.third);
     __syncthreads();
     product_sums<Tile>(out, w, other, 0);
 }
@@ -393,8 +401,9 @@ static __device__ __forceinline__ ChunkOperands operands_of(Output output) {
     }
 }
 
-// One output of a chunk: masked(A B^T) C + A state, or A state of all.
-template <typename T, int SIZE>
+// One output of a chunk: masked(A B^T) C + A state; or A state of all; or, with a window, the
+// masked products alone, in a kernel of its own, as it takes more registers.
+template <typename T, int SIZE, bool WINDOWED>
 static __global__ void __launch_bounds__(WARP *Shapes<T, SIZE>::WARPS)
     output_kernel(const CosinePass<T> p) {
     begin_kernel();
@@ -410,11 +419,23 @@ static __global__ void __launch_bounds__(WARP *Shapes<T, SIZE>::WARPS)
     load_operand<Tile>(a, p, at, operands.left);
     Sums<1, SIZE> out;
     sums_clear(out);
-    if (p.causal) product_chunk<T, SIZE>(out, p, at, a, warp_row, other, operands);
-    if (!p.causal || (before ? at.chunk > 0 : at.chunk < p.chunks - 1))
-        product_state<S, SIZE>(out, a, warp_row, other,
-                               state_of(p, at, p.causal ? at.chunk : 0, !before), p.size,
-                               output == OUT_DQUERY || output == OUT_DKEY);
+    if constexpr (WINDOWED) {
+        const int farthest = (int)((p.window + S::CHUNK - 2) / S::CHUNK);
+        for (int n = 0; n <= farthest; n++) {
+            CosinePlace seen = at;
+            seen.chunk += before ? -n : n;
+            seen.row = (int64_t)seen.chunk * S::CHUNK;
+            if (seen.chunk < 0 || seen.chunk >= p.chunks) break;
+            if (n > 0) __syncthreads(); // `other` has been read
+            product_chunk<T, SIZE, true>(out, p, at, seen, a, warp_row, other, operands);
+        }
+    } else {
+        if (p.causal) product_chunk<T, SIZE, false>(out, p, at, at, a, warp_row, other, operands);
+        if (!p.causal || (before ? at.chunk > 0 : at.chunk < p.chunks - 1))
+            product_state<S, SIZE>(out, a, warp_row, other,
+                                   state_of(p, at, p.causal ? at.chunk : 0, !before), p.size,
+                                   output == OUT_DQUERY || output == OUT_DKEY);
+    }
     const float dpower =
         warp_sum(store_output<T, SIZE>(p, at, output, out, at.row + warp_row + lane / 4));
     if (output != OUT_DQUERY) return;
@@ -463,14 +484,15 @@ static void run(const Device *d, CosinePass<T> p, float *workspace, size_t batch
     const size_t shared = 2 * S::Tile::BYTES;
     if (p.mask)
         launch_early(d, count_kernel, dim3((unsigned)batch), 1024, 1024 * sizeof(int), p.logarithms,
-                     p.mask, p.length, p.causal);
-    if (p.chunks > 1 || !p.causal) {
+                     p.mask, p.length, p.window, p.causal);
+    const bool windowed = p.window < p.length;
+    if (!windowed && (p.chunks > 1 || !p.causal)) {
         launch_early(d, state_kernel<T, SIZE>, dim3(blocks, sides), WARP * S::WARPS, shared, p);
         launch_early(d, scan_kernel, dim3(blocks_of(elements * units, 256), sides), 256, 0,
                      p.states, elements, p.chunks, units, p.causal);
     }
-    launch_early(d, output_kernel<T, SIZE>, dim3(blocks, p.backward ? 3 : 1), WARP * S::WARPS,
-                 shared, p);
+    launch_early(d, windowed ? output_kernel<T, SIZE, true> : output_kernel<T, SIZE, false>,
+                 dim3(blocks, p.backward ? 3 : 1), WARP * S::WARPS, shared, p);
     if (p.backward && p.exponent)
         launch_early(d, exponent_kernel, dim3((unsigned)p.heads), 256, 32 * sizeof(float),
                      dexponent, p.exponent, p.dpower, batch * (size_t)p.chunks);
@@ -484,6 +506,7 @@ static CosinePass<T> pass_create(Matrix y, const float *exponent, double power,
         fail("cosine attention: a sequence to itself is all that it takes on a GPU");
     CosinePass<T> p = {};
     p.length = (int64_t)in->keys;
+    p.window = in->window > 0 ? min((int64_t)in->window, p.length) : p.length;
     p.heads = (int)in->heads;
     p.size = (int)(in->channels / in->heads);
     p.channels = in->channels;

@@ -411,7 +411,7 @@ typedef struct {
     bool everywhere;    // queries see the keys after them, too
     size_t queries;     // cross-attention: Tq; 0: the queries are the keys' tokens
     float apart; // self-attention: queries are less by this, keys more, so that all scores are low
-    size_t window; // softmax: keys that a query sees at most; 0: all
+    size_t window; // keys that a query sees at most; 0: all
 } Setting;
 
 static const Setting SETTING = {2,     65,    2,         20,    0, 0, false, false,
@@ -501,6 +501,7 @@ static Result cpu_run(const Problem *p) {
     if (is.cosine) {
         CosineAttention *a = cosine_attention_create(PRECISION_FLOAT32, (double)POWER, is.batch, Tq,
                                                      Tk, C, is.heads);
+        if (is.window > 0) cosine_attention_set_window(a, is.window);
         ARENA_CARVE(arena, cosine_attention_carve(a, arena));
         cosine_attention_forward(a, y, p->exponent, &in);
         cosine_attention_backward(a, &gradients, r.dexponent, p->dy, p->exponent, &in);
@@ -986,6 +987,33 @@ static void test_cosine(void) {
     device_destroy(&d);
 }
 
+// Windows that end within chunks and at their edges, shorter than a chunk and longer than the
+// sequence.
+static void test_cosine_windows(void) {
+    Device d = device_create();
+    Setting is = SETTING;
+    is.cosine = true;
+    for (bool in_bf16 : {false, true}) {
+        is.in_bf16 = in_bf16;
+        is.size = in_bf16 ? 64 : 5;
+        for (size_t window :
+             {(size_t)1, (size_t)7, (size_t)64, (size_t)65, (size_t)130, (size_t)300}) {
+            is.window = window;
+            is.length = window < 100 ? 150 : 201;
+            is.batch = window % 2 ? 2 : 1;
+            is.heads = window == 64 ? 2 : 1;
+            is.holes = window % 2;
+            is.fixed = window == 130;
+            check(&d, is);
+        }
+    }
+    is.in_bf16 = false;
+    is.size = 250; // chunks of 32 rows
+    is.window = 40;
+    if (d.shared_limit >= (size_t)150 << 10) check(&d, is);
+    device_destroy(&d);
+}
+
 int main(int argc, char **argv) {
     static const TestCase cases[] = {
         {"additive_shapes", test_additive_shapes},
@@ -1003,6 +1031,7 @@ int main(int argc, char **argv) {
         {"softmax_everywhere", test_softmax_everywhere},
         {"softmax_sizes", test_softmax_sizes},
         {"cosine_everywhere", test_cosine_everywhere},
+        {"cosine_windows", test_cosine_windows},
         {"additive_everywhere", test_additive_everywhere},
     };
     return gpu_test_main(argc, argv, "test_attention", cases, sizeof(cases) / sizeof(*cases));
