@@ -18,6 +18,8 @@
 // the sums of the whole tiles, two more do a pooling each. All sums are taken in an order that
 // depends on the shapes and the kind of GPU alone.
 //
+// With plain scores e_j = exp(x_j . w / sqrt(D)), and x itself is pooled: additive_plain.cuh.
+//
 // Rows are dealt to groups of lanes for what goes over a row (normalisation, scores:
 // additive_rows.cuh), and columns to threads for what goes over time.
 #ifndef CUDA_ADDITIVE_ATTENTION_CUH
@@ -25,11 +27,12 @@
 
 #include "additive_backward.cuh"
 #include "additive_forward.cuh"
+#include "additive_plain.cuh"
 
 typedef struct {
     size_t channels, heads, window; // C, H, k (0: global)
     float rescale, sink;            // s, c
-    bool pool_raw;                  // pool x, not x'
+    bool pool_raw, plain;           // pool x, not x'; plain scores
     size_t batch, length; // largest B and T of batches to come: they decide how the work is cut
 } AdditiveAttention;
 
@@ -38,8 +41,8 @@ namespace additive {
 // ---- which kernels, with which tiles ----------------------------------------
 // How a pass is cut, for a device and a length.
 struct Plan {
-    int stride;        // of a row in shared memory
-    bool global, halo; // halo: short windows, one kernel
+    int stride;               // of a row in shared memory
+    bool plain, global, halo; // plain scores; halo: short windows, one kernel
     int window, blocks, tile_rows, tiles_per_block, tiles;
     size_t shared; // bytes
 };
@@ -76,8 +79,13 @@ static Plan plan_create(const Device *device, const AdditiveAttention *a, size_t
                   pairs = clamp(free / row / 2, 16, 2 * MOST_ROWS);
     const int64_t share = (int64_t)(a->batch * a->heads * longest) / (2 * device->sms);
     const int64_t wanted = clamp((share + SEGMENT - 1) / SEGMENT * SEGMENT, LEAST_ROWS, MOST_ROWS);
-    plan.halo = !plan.global && 3 * k <= pairs;
-    if (plan.halo) {
+    plan.plain = a->plain;
+    plan.halo = !a->plain && !plan.global && 3 * k <= pairs;
+    if (a->plain) {
+        plan.tile_rows = PLAIN_ROWS;
+        plan.tiles = (int)blocks_of(length, PLAIN_ROWS);
+        plan.shared = kept_bytes(PLAIN_ROWS, size);
+    } else if (plan.halo) {
         plan.blocks = (int)clamp((wanted + k - 1) / k, 1, pairs / k - 2);
         plan.tiles = (int)((T + plan.blocks * k - 1) / (plan.blocks * k));
         const int rows = (int)((plan.blocks + 2) * k);
@@ -111,11 +119,16 @@ static void pass_workspace(AdditivePass *p, const Plan *plan, size_t batch, floa
                            bool training) {
     const size_t units = batch * (size_t)p->heads, T = (size_t)p->length,
                  tiles = units * (size_t)plan->tiles;
-    const bool halo = plan->halo;
-    p->rows = take(memory, halo ? 0 : units * T * (size_t)p->size);
-    p->row_weights = take(memory, halo ? 0 : units * T);
-    p->first_sums = take(memory, halo ? 0 : tiles * (size_t)(p->size + 1));
-    p->second_sums = take(memory, halo ? 0 : tiles * (size_t)(p->size + 1));
+    const size_t summed = plan->halo ? 0 : units * T, plain = plan->plain ? units * T : 0,
+                 tile_sums = plan->halo || plan->plain ? 0 : tiles * (size_t)(p->size + 1);
+    p->summed.rows = take(memory, summed * (size_t)p->size);
+    p->summed.weights = take(memory, summed);
+    p->summed.tops = take(memory, plain);
+    p->sums.rows = take(memory, plain * (size_t)p->size);
+    p->sums.weights = take(memory, plain);
+    p->sums.tops = take(memory, plain);
+    p->first_sums = take(memory, tile_sums);
+    p->second_sums = take(memory, tile_sums);
     p->dweights = take(memory, training ? 2 * tiles * (size_t)p->size : 0);
 }
 
@@ -132,9 +145,9 @@ static AdditivePass pass_create(const Device *device, const AdditiveAttention *a
     p.size = (int)(a->channels / a->heads);
     p.window = plan->window;
     p.global = plan->global;
-    p.scale = a->rescale / (float)p.size;
+    p.scale = a->plain ? 1 / sqrtf((float)p.size) : a->rescale / (float)p.size;
     p.sink = a->sink;
-    p.raw = a->pool_raw;
+    p.raw = a->pool_raw && !a->plain;
     p.tiles = plan->tiles;
     p.blocks = plan->blocks;
     p.tile_rows = plan->tile_rows;
@@ -144,6 +157,10 @@ static AdditivePass pass_create(const Device *device, const AdditiveAttention *a
 
 template <int SIZE>
 static void run_forward(const Device *d, const AdditivePass &p, const Plan &plan, dim3 grid) {
+    if (plan.plain) {
+        run_plain<SIZE>(d, p, plan.shared, grid, QUERIES);
+        return;
+    }
     if (plan.halo) {
         launch_early(d, window_forward<SIZE>, grid, THREADS, plan.shared, p);
         return;
@@ -158,7 +175,9 @@ static void run_forward(const Device *d, const AdditivePass &p, const Plan &plan
 template <int SIZE>
 static void run_backward(const Device *d, const AdditivePass &p, const Plan &plan, dim3 grid,
                          float *dquery_weight, float *dkey_weight) {
-    if (plan.halo) {
+    if (plan.plain) {
+        run_plain<SIZE>(d, p, plan.shared, grid, RESULT_GRADIENTS);
+    } else if (plan.halo) {
         launch_early(d, window_backward<SIZE>, grid, THREADS, plan.shared, p);
     } else {
         if (plan.tiles_per_block > 1)
@@ -166,9 +185,9 @@ static void run_backward(const Device *d, const AdditivePass &p, const Plan &pla
         launch_early(d, tile_backward_key<SIZE>, grid, THREADS, plan.shared, p);
         launch_early(d, tile_backward_query<SIZE>, grid, THREADS, plan.shared, p);
     }
-    launch_early(d, weight_backward<SIZE>, dim3(2 * (unsigned)p.heads), THREADS,
-                 SIZE * sizeof(float), p, dquery_weight, dkey_weight,
-                 (size_t)grid.x / (size_t)p.heads);
+    launch_early(d, plan.plain ? weight_backward<SIZE, true> : weight_backward<SIZE, false>,
+                 dim3(2 * (unsigned)p.heads), THREADS, SIZE * sizeof(float), p, dquery_weight,
+                 dkey_weight, (size_t)grid.x / (size_t)p.heads);
 }
 
 } // namespace additive

@@ -11,12 +11,19 @@ namespace additive {
 //   u_j = sum of r_i d_i, t_j = sum of r_i (d_i . g_i) over the i whose window holds j,
 //   dx'_j = e_j u_j + da_j w',  da_j = s/D e_j (x'_j . u_j - t_j),  dw' += da_j x'_j.
 
-// r d with weight r (d . g): what the backward pass of a pooling sums.
-template <int SIZE>
+// r d with weight r (d . g): what the backward pass of a pooling sums. With plain scores d with
+// weight d . g, and log r as top.
+template <int SIZE, bool PLAIN = false>
 static __device__ __forceinline__ Row<SIZE>
 gradient_row(const AdditivePass &p, const AdditiveHead &head, AdditivePlace at, const Row<SIZE> &d,
              const float *pooled, const float *r) {
     const Row<SIZE> g = row_load<SIZE>(pooled + pooled_place(p, head, at), p.size, at.present);
+    if constexpr (PLAIN) {
+        Row<SIZE> row = d;
+        row.weight = row_dot<SIZE>(d, g);
+        row.top = at.present ? r[row_place(head, at)] : -INFINITY;
+        return row;
+    }
     const float scale = at.present ? r[row_place(head, at)] : 0;
     Row<SIZE> row = row_scaled<SIZE>(d, scale);
     row.weight = scale * row_dot<SIZE>(d, g);
@@ -25,7 +32,7 @@ gradient_row(const AdditivePass &p, const AdditiveHead &head, AdditivePlace at, 
 
 // From the gradient of the result, what the second pooling's backward pass sums; the gradient of
 // values is stored if `own`.
-template <int SIZE>
+template <int SIZE, bool PLAIN = false>
 static __device__ __forceinline__ Row<SIZE> key_gradient_row(const AdditivePass &p,
                                                              const AdditiveHead &head, int position,
                                                              const Kept &kept, bool own) {
@@ -40,23 +47,25 @@ static __device__ __forceinline__ Row<SIZE> key_gradient_row(const AdditivePass 
             row_load<SIZE>(p.pooled_key + pooled_place(p, head, at), p.size, at.present);
         store_gradient<SIZE>(p, head, at, 2, row_times<SIZE>(dropped, pooled));
     }
-    return gradient_row<SIZE>(p, head, at, row_times<SIZE>(dropped, qkv_row<SIZE>(p, head, at, 2)),
-                              p.pooled_key, p.r_key);
+    return gradient_row<SIZE, PLAIN>(p, head, at,
+                                     row_times<SIZE>(dropped, qkv_row<SIZE>(p, head, at, 2)),
+                                     p.pooled_key, p.r_key);
 }
 
 // The gradient to x, from what is pooled there and the sums u and t (weight); dweight += that to
-// w'.
-template <int SIZE>
+// w'. With plain scores e exp(top) <= 1: top is log r of a row whose window holds this one.
+template <int SIZE, bool PLAIN = false>
 static __device__ __forceinline__ Row<SIZE>
 pool_backward(const AdditivePass &p, const Row<SIZE> &x, const Row<SIZE> &weight, bool is_counted,
               const Row<SIZE> &sums, Row<SIZE> &dweight, bool own) {
-    const Scored<SIZE> s = score<SIZE>(p, x, weight, is_counted);
-    const float e = s.normal.weight;
+    const Scored<SIZE> s = score<SIZE, PLAIN>(p, x, weight, is_counted);
+    const float e = PLAIN ? expf(s.normal.top + sums.top) : s.normal.weight;
     const float da =
         p.scale * e * (row_dot<SIZE>(row_choose<SIZE>(p.raw, x, s.normal), sums) - sums.weight);
     Row<SIZE> dnormal = row_scaled<SIZE>(weight, da);
     if (!p.raw) row_add<SIZE>(dnormal, sums, e);
     if (own) row_add<SIZE>(dweight, s.normal, da);
+    if constexpr (PLAIN) return dnormal;
     Row<SIZE> dx = normalise_backward<SIZE>(dnormal, s, p.size);
     if (p.raw) row_add<SIZE>(dx, sums, e);
     return dx;
@@ -64,7 +73,7 @@ pool_backward(const AdditivePass &p, const Row<SIZE> &x, const Row<SIZE> &weight
 
 // From the second pooling's sums the gradient of keys, which is stored if `own`, and what the first
 // pooling's backward pass sums.
-template <int SIZE>
+template <int SIZE, bool PLAIN = false>
 static __device__ __forceinline__ Row<SIZE>
 query_gradient_row(const AdditivePass &p, const AdditiveHead &head, int position,
                    const Row<SIZE> &sums, const Row<SIZE> &weight, const Kept &kept,
@@ -74,17 +83,17 @@ query_gradient_row(const AdditivePass &p, const AdditiveHead &head, int position
     const Row<SIZE> key = row_times<SIZE>(qkv_row<SIZE>(p, head, at, 1), factors);
     const Row<SIZE> pooled =
         row_load<SIZE>(p.pooled_query + pooled_place(p, head, at), p.size, at.present);
-    const Row<SIZE> dproduct = pool_backward<SIZE>(p, row_times<SIZE>(pooled, key), weight,
-                                                   counts(p, head, at), sums, dweight, own);
+    const Row<SIZE> dproduct = pool_backward<SIZE, PLAIN>(p, row_times<SIZE>(pooled, key), weight,
+                                                          counts(p, head, at), sums, dweight, own);
     if (own)
         store_gradient<SIZE>(p, head, at, 1,
                              row_times<SIZE>(row_times<SIZE>(dproduct, pooled), factors));
-    return gradient_row<SIZE>(p, head, at, row_times<SIZE>(dproduct, key), p.pooled_query,
-                              p.r_query);
+    return gradient_row<SIZE, PLAIN>(p, head, at, row_times<SIZE>(dproduct, key), p.pooled_query,
+                                     p.r_query);
 }
 
 // From the first pooling's sums the gradient of queries.
-template <int SIZE>
+template <int SIZE, bool PLAIN = false>
 static __device__ __forceinline__ void
 query_gradient(const AdditivePass &p, const AdditiveHead &head, int position, const Row<SIZE> &sums,
                const Row<SIZE> &weight, Row<SIZE> &dweight) {
@@ -92,7 +101,7 @@ query_gradient(const AdditivePass &p, const AdditiveHead &head, int position, co
     const Row<SIZE> q = qkv_row<SIZE>(p, head, at, 0);
     store_gradient<SIZE>(
         p, head, at, 0,
-        pool_backward<SIZE>(p, q, weight, counts(p, head, at), sums, dweight, true));
+        pool_backward<SIZE, PLAIN>(p, q, weight, counts(p, head, at), sums, dweight, true));
 }
 
 // Asks for what the functions above will read.
@@ -220,7 +229,7 @@ static __global__ void __launch_bounds__(THREADS, SIZE <= 128 ? 2 : 1)
         const Row<SIZE> sums = row_get<SIZE>(s.own, r, r < tile.rows);
         const Row<SIZE> row =
             query_gradient_row<SIZE>(p, head, position, sums, weight, kept_query, dweight, true);
-        store_pooled<SIZE>(p, head, place_of(p, position), p.rows, p.row_weights, row);
+        store_row<SIZE>(p, head, p.summed, position, row);
         row_add<SIZE>(sum, row, 1);
     }
     block_row_sum<SIZE>(s.own, sum, tile_sum_of(p, head, p.second_sums), 1, p.size, p.size + 1);
@@ -238,8 +247,9 @@ static __global__ void __launch_bounds__(THREADS, SIZE <= 128 ? 2 : 1)
     const Row<SIZE> weight = normal_weight<SIZE>(p, head, 0);
     Row<SIZE> dweight = row_zero<SIZE>();
     prefetch_backward<SIZE>(p, head, tile.start, tile.rows, false, true);
-    tile_sums<SIZE>(p, head, tile, s, p.second_sums,
-                    [&](int position, bool) { return stored_row<SIZE>(p, head, position); });
+    tile_sums<SIZE>(p, head, tile, s, p.second_sums, [&](int position, bool) {
+        return stored_row<SIZE>(p, head, p.summed, position);
+    });
     for (int first = 0; first < tile.rows; first += Row<SIZE>::GROUPS) {
         const int r = first + group_index<SIZE>();
         query_gradient<SIZE>(p, head, r < tile.rows ? tile.start + r : -1,
@@ -249,7 +259,7 @@ static __global__ void __launch_bounds__(THREADS, SIZE <= 128 ? 2 : 1)
 }
 
 // dw_q and dw_k += from the sums of all blocks; a block of threads per head and weight.
-template <int SIZE>
+template <int SIZE, bool PLAIN>
 static __global__ void __launch_bounds__(THREADS, SIZE <= 128 ? 2 : 1)
     weight_backward(const AdditivePass p, float *dquery_weight, float *dkey_weight, size_t parts) {
     begin_kernel();
@@ -272,7 +282,8 @@ static __global__ void __launch_bounds__(THREADS, SIZE <= 128 ? 2 : 1)
         if (d < p.size) dnormal.at[i] = sums[d];
     }
     float *out = (which ? dkey_weight : dquery_weight) + h * (size_t)p.size;
-    Row<SIZE> gradient = normalise_backward<SIZE>(dnormal, normalise<SIZE>(w, p.size), p.size);
+    Row<SIZE> gradient =
+        PLAIN ? dnormal : normalise_backward<SIZE>(dnormal, normalise<SIZE>(w, p.size), p.size);
     row_add<SIZE>(gradient, row_load<SIZE>(out, p.size, true), 1);
     if (group_index<SIZE>() == 0) row_store<SIZE>(out, gradient, p.size);
 }

@@ -8,19 +8,28 @@
 namespace additive {
 
 // e q' and e of a position.
-template <int SIZE>
+template <int SIZE, bool PLAIN = false>
 static __device__ __forceinline__ Row<SIZE>
 query_row(const AdditivePass &p, const AdditiveHead &head, int position, const Row<SIZE> &weight) {
     const AdditivePlace at = place_of(p, position);
     const Row<SIZE> q = qkv_row<SIZE>(p, head, at, 0);
-    return weighted<SIZE>(p, q, score<SIZE>(p, q, weight, counts(p, head, at)));
+    return weighted<SIZE, PLAIN>(p, q, score<SIZE, PLAIN>(p, q, weight, counts(p, head, at)));
 }
 
 // Sums over the window become the pooled row; its weight is then r. Nothing is pooled where c = 0
-// and all is padding.
-template <int SIZE>
+// and all is padding. With plain scores the sink is one more row, of zeros.
+template <int SIZE, bool PLAIN = false>
 static __device__ __forceinline__ Row<SIZE> pooled_row(const AdditivePass &p,
                                                        const Row<SIZE> &sums) {
+    if constexpr (PLAIN) {
+        Row<SIZE> all = sums, sink = row_zero<SIZE>();
+        sink.weight = 1;
+        sink.top = logf(p.sink);
+        row_add_exp<SIZE>(all, sink);
+        Row<SIZE> row = row_scaled<SIZE>(all, all.weight > 0 ? 1 / all.weight : 0);
+        row.weight = all.weight > 0 ? -all.top - logf(all.weight) : -INFINITY;
+        return row;
+    }
     const float denominator = sums.weight + p.sink,
                 r = denominator > 0 ? __fdividef(1, denominator) : 0;
     Row<SIZE> row = row_scaled<SIZE>(sums, r);
@@ -29,16 +38,17 @@ static __device__ __forceinline__ Row<SIZE> pooled_row(const AdditivePass &p,
 }
 
 // From a query's window sums G, which is kept if `own`, and what the second pooling sums there.
-template <int SIZE>
+template <int SIZE, bool PLAIN = false>
 static __device__ __forceinline__ Row<SIZE>
 pool_query(const AdditivePass &p, const AdditiveHead &head, int position, const Row<SIZE> &sums,
            const Row<SIZE> &weight, const Kept &kept, bool own) {
     const AdditivePlace at = place_of(p, position);
-    const Row<SIZE> pooled = pooled_row<SIZE>(p, sums);
+    const Row<SIZE> pooled = pooled_row<SIZE, PLAIN>(p, sums);
     if (own) store_pooled<SIZE>(p, head, at, p.pooled_query, p.r_query, pooled);
     const Row<SIZE> dropped = row_times<SIZE>(pooled, kept_factors<SIZE>(p, kept, at));
     const Row<SIZE> product = row_times<SIZE>(dropped, qkv_row<SIZE>(p, head, at, 1));
-    return weighted<SIZE>(p, product, score<SIZE>(p, product, weight, counts(p, head, at)));
+    return weighted<SIZE, PLAIN>(p, product,
+                                 score<SIZE, PLAIN>(p, product, weight, counts(p, head, at)));
 }
 
 // Asks for what the two functions above and below will read, so that it is under way while sums are
@@ -56,12 +66,12 @@ static __device__ __forceinline__ void prefetch_forward(const AdditivePass &p,
 }
 
 // From a product's window sums P, which is kept, and the result.
-template <int SIZE>
+template <int SIZE, bool PLAIN = false>
 static __device__ __forceinline__ void pool_key(const AdditivePass &p, const AdditiveHead &head,
                                                 int position, const Row<SIZE> &sums,
                                                 const Kept &kept) {
     const AdditivePlace at = place_of(p, position);
-    const Row<SIZE> pooled = pooled_row<SIZE>(p, sums);
+    const Row<SIZE> pooled = pooled_row<SIZE, PLAIN>(p, sums);
     store_pooled<SIZE>(p, head, at, p.pooled_key, p.r_key, pooled);
     const Row<SIZE> dropped = row_times<SIZE>(pooled, kept_factors<SIZE>(p, kept, at));
     const size_t place = channel_place(p, head, at);
@@ -153,7 +163,7 @@ static __global__ void __launch_bounds__(THREADS, SIZE <= 128 ? 2 : 1)
         const int position = r < tile.rows ? tile.start + r : -1;
         const Row<SIZE> row = pool_query<SIZE>(
             p, head, position, row_get<SIZE>(s.own, r, r < tile.rows), key_weight, kept, true);
-        store_pooled<SIZE>(p, head, place_of(p, position), p.rows, p.row_weights, row);
+        store_row<SIZE>(p, head, p.summed, position, row);
         row_add<SIZE>(sum, row, 1);
     }
     block_row_sum<SIZE>(s.own, sum, tile_sum_of(p, head, p.second_sums), 1, p.size, p.size + 1);
@@ -169,8 +179,9 @@ static __global__ void __launch_bounds__(THREADS, SIZE <= 128 ? 2 : 1)
     const Shared s = carve_tile<SIZE>(p);
     const Kept kept = keep_rows(p, head, p.drop_key, s.kept_key, tile.start, tile.rows);
     prefetch_forward<SIZE>(p, head, tile.start, tile.rows, false, true);
-    tile_sums<SIZE>(p, head, tile, s, p.second_sums,
-                    [&](int position, bool) { return stored_row<SIZE>(p, head, position); });
+    tile_sums<SIZE>(p, head, tile, s, p.second_sums, [&](int position, bool) {
+        return stored_row<SIZE>(p, head, p.summed, position);
+    });
     for (int first = 0; first < tile.rows; first += Row<SIZE>::GROUPS) {
         const int r = first + group_index<SIZE>();
         pool_key<SIZE>(p, head, r < tile.rows ? tile.start + r : -1,

@@ -11,27 +11,33 @@
 
 namespace additive {
 
+// Rows in memory.
+struct StoredRows {
+    float *rows, *weights, *tops; // (B, H, T, D), (B, H, T), with plain scores (B, H, T)
+};
+
 // What all blocks of threads of a pass share. Arrays of one pass only are NULL in the other.
 struct AdditivePass {
     int length;                        // T
     int channels, heads, size, window; // C, H, D, k (the longest T: global)
-    float scale, sink;                 // s/D, c
+    float scale, sink;                 // s/D (plain scores: 1/sqrt(D)), c
     bool raw, reversed;                // pool x; positions count from the end
     const float *qkv;                  // (B, T, 3C)
     const float *weights[2];           // (H, D) w_q, w_k
     const uint8_t *mask;               // (B, T) or NULL
     DropoutSite drop_query, drop_key;  // of G and P
-    float *pooled_query, *r_query;   // (B, H, T, D) G before dropout, (B, H, T) 1 / (sum of e + c)
-    float *pooled_key, *r_key;       // the same of P
+    float *pooled_query, *r_query;   // (B, H, T, D) G before dropout, (B, H, T) 1 / (sum of e + c);
+    float *pooled_key, *r_key;       // of P; with plain scores r is the logarithm of that
     const float *x;                  // (B, T, C) or NULL: 0
     Matrix out, dout;                // (B, T, C)
     Matrix dqkv;                     // (B, T, 3C)
-    float *rows, *row_weights;       // (B, H, T, D), (B, H, T) what the second pooling sums
+    StoredRows summed;               // what the second pooling sums; plain scores: what each does,
+    StoredRows sums;                 // and the sums
     float *first_sums, *second_sums; // (B, H, tiles, D+1) of whole tiles, for each pooling
     float *dweights;                 // (2, H, D, B * tiles) sums of the gradients to w_q', w_k'
     int tiles;                       // blocks of threads per head
     int blocks;                      // short windows: blocks of k rows a tile
-    int tile_rows, tiles_per_block;  // long windows
+    int tile_rows, tiles_per_block;  // long windows; plain scores have tiles of rows, too
     bool global;                     // one block: there is none before
 };
 
@@ -59,28 +65,39 @@ static __device__ __forceinline__ AdditiveHead head_of_block(const AdditivePass 
     return head;
 }
 
-// w_q' (which 0) or w_k' (1) of the head.
-template <int SIZE>
+// Functions that plain scores share with bounded ones have a parameter PLAIN.
+
+// w_q' (which 0) or w_k' (1) of the head; with plain scores w_q or w_k.
+template <int SIZE, bool PLAIN = false>
 static __device__ __forceinline__ Row<SIZE> normal_weight(const AdditivePass &p,
                                                           const AdditiveHead &head, int which) {
     const Row<SIZE> w = row_load<SIZE>(p.weights[which] + head.h * (size_t)p.size, p.size, true);
-    return normalise<SIZE>(w, p.size).normal;
+    return PLAIN ? w : normalise<SIZE>(w, p.size).normal;
 }
 
-// A row's x', deviation and e; e is 0 where the row does not count.
-template <int SIZE>
+// A row's x', deviation and e; e is 0 where the row does not count. With plain scores x with its
+// score as top.
+template <int SIZE, bool PLAIN = false>
 static __device__ __forceinline__ Scored<SIZE> score(const AdditivePass &p, const Row<SIZE> &x,
                                                      const Row<SIZE> &weight, bool counts) {
+    if constexpr (PLAIN) {
+        Scored<SIZE> s = {x, 0};
+        const float a = p.scale * row_dot<SIZE>(x, weight);
+        s.normal.weight = 1;
+        s.normal.top = counts ? a : -INFINITY;
+        return s;
+    }
     Scored<SIZE> s = normalise<SIZE>(x, p.size);
     const float a = p.scale * row_dot<SIZE>(s.normal, weight);
     s.normal.weight = counts ? __expf(a) : 0; // |a| <= s: within s 2^-23 of it
     return s;
 }
 
-// e x' with weight e: what a pooling sums.
-template <int SIZE>
+// e x' with weight e: what a pooling sums. With plain scores x with weight 1, and log e as top.
+template <int SIZE, bool PLAIN = false>
 static __device__ __forceinline__ Row<SIZE> weighted(const AdditivePass &p, const Row<SIZE> &x,
                                                      const Scored<SIZE> &s) {
+    if constexpr (PLAIN) return s.normal;
     Row<SIZE> row = row_scaled<SIZE>(row_choose<SIZE>(p.raw, x, s.normal), s.normal.weight);
     row.weight = s.normal.weight;
     return row;
@@ -355,14 +372,25 @@ static __device__ __forceinline__ void store_pooled(const AdditivePass &p, const
     if (threadIdx.x % Row<SIZE>::LANES == 0) r[row_place(head, at)] = row.weight;
 }
 
-// What the kernel before left for the second pooling.
-template <int SIZE>
-static __device__ __forceinline__ Row<SIZE> stored_row(const AdditivePass &p,
-                                                       const AdditiveHead &head, int position) {
+// What a kernel before left.
+template <int SIZE, bool PLAIN = false>
+static __device__ __forceinline__ Row<SIZE>
+stored_row(const AdditivePass &p, const AdditiveHead &head, const StoredRows &from, int position) {
     const AdditivePlace at = place_of(p, position);
-    Row<SIZE> row = row_load<SIZE>(p.rows + pooled_place(p, head, at), p.size, at.present);
-    if (at.present) row.weight = p.row_weights[row_place(head, at)];
+    Row<SIZE> row = row_load<SIZE>(from.rows + pooled_place(p, head, at), p.size, at.present);
+    if (at.present) row.weight = from.weights[row_place(head, at)];
+    if constexpr (PLAIN) row.top = at.present ? from.tops[row_place(head, at)] : -INFINITY;
     return row;
+}
+
+template <int SIZE, bool PLAIN = false>
+static __device__ __forceinline__ void store_row(const AdditivePass &p, const AdditiveHead &head,
+                                                 const StoredRows &to, int position,
+                                                 const Row<SIZE> &row) {
+    const AdditivePlace at = place_of(p, position);
+    store_pooled<SIZE>(p, head, at, to.rows, to.weights, row);
+    if (PLAIN && at.present && threadIdx.x % Row<SIZE>::LANES == 0)
+        to.tops[row_place(head, at)] = row.top;
 }
 
 // ---- shared memory and tiles ------------------------------------------------

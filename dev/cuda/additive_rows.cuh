@@ -18,6 +18,7 @@ template <int SIZE> struct Row {
     static constexpr int STRIDE = SIZE + 4; // of rows in shared memory; column SIZE is the weight
     float at[COUNT];
     float weight; // a number of the whole row, in all its lanes
+    float top;    // with plain scores: row and weight are to be multiplied by exp(top)
 };
 
 // The column of a lane's i-th number, i a multiple of 4; the next 3 are its neighbours.
@@ -33,7 +34,7 @@ template <int SIZE> static __device__ __forceinline__ Row<SIZE> row_zero() {
     Row<SIZE> row;
 #pragma unroll
     for (int i = 0; i < Row<SIZE>::COUNT; i++) row.at[i] = 0;
-    row.weight = 0;
+    row.weight = row.top = 0;
     return row;
 }
 
@@ -147,6 +148,18 @@ static __device__ __forceinline__ void row_add(Row<SIZE> &sum, const Row<SIZE> &
 #pragma unroll
     for (int i = 0; i < Row<SIZE>::COUNT; i++) sum.at[i] += scale * a.at[i];
     sum.weight += a.weight;
+}
+
+// The same of rows that have a top: the smaller of both factors shrinks its row, so that no
+// exponential leaves its range. -Inf: there is nothing to add, or nothing added yet.
+template <int SIZE>
+static __device__ __forceinline__ void row_add_exp(Row<SIZE> &sum, const Row<SIZE> &a) {
+    if (a.top == -INFINITY) return;
+    const float top = fmaxf(sum.top, a.top), shrink = expf(sum.top - top), e = expf(a.top - top);
+#pragma unroll
+    for (int i = 0; i < Row<SIZE>::COUNT; i++) sum.at[i] = shrink * sum.at[i] + e * a.at[i];
+    sum.weight = shrink * sum.weight + e * a.weight;
+    sum.top = top;
 }
 
 // ---- normalisation ----------------------------------------------------------

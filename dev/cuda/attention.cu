@@ -51,8 +51,10 @@ static void cosine_backward(const Device *d, const DeviceAttentionCall *call,
 
 static AdditiveAttention additive_of(const DeviceAttentionShape *s) {
     const AttentionPlan *plan = s->plan;
+    const bool plain = plan->scores == SCORES_PLAIN;
     return {s->channels,       s->heads,       plan->window, (float)plan->rescale,
-            (float)plan->sink, plan->pool_raw, s->batch,     s->length};
+            (float)plan->sink, plan->pool_raw, plain,        s->batch,
+            s->length};
 }
 
 static size_t additive_workspace(const Device *d, const DeviceAttentionShape *s) {
@@ -61,7 +63,7 @@ static size_t additive_workspace(const Device *d, const DeviceAttentionShape *s)
 }
 
 // What is pooled of queries and of keys (B, H, T, D), and the reciprocals of denominators (B, H,
-// T).
+// T), or with plain scores the logarithms of those.
 static size_t additive_kept(const DeviceAttentionShape *s) {
     return 2 * s->batch * s->length * (s->channels + s->heads);
 }

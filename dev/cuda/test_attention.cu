@@ -63,6 +63,8 @@ typedef struct {
     double rescale, sink, rate;
     bool raw, holes, bf16_gradient;
     size_t longer; // than the batch: what is planned for
+    bool plain;    // scores
+    float weights; // how large w_q and w_k are; 0: 1
 } AdditiveSetting;
 
 // The definition, in double. Arrays of the sizes that the functions have.
@@ -74,8 +76,13 @@ typedef struct {
     double *out, *dqkv, *dweights[2];
 } Additive;
 
-// x' and the deviation.
-static double normal_of(double *normal, const double *x, size_t size) {
+// x' and the deviation; with plain scores x.
+static double normal_of(const Additive *a, double *normal, const double *x) {
+    const size_t size = a->is.size;
+    if (a->is.plain) {
+        memcpy(normal, x, size * sizeof(double));
+        return 0;
+    }
     double mean = 0, square = 0;
     for (size_t d = 0; d < size; d++) mean += x[d] / (double)size;
     for (size_t d = 0; d < size; d++) square += (x[d] - mean) * (x[d] - mean);
@@ -85,9 +92,12 @@ static double normal_of(double *normal, const double *x, size_t size) {
 }
 
 // dx += the gradient from that of x'.
-static void normal_backward(double *dx, const double *dnormal, const double *normal,
-                            double deviation, size_t size) {
+static void normal_backward(const Additive *a, double *dx, const double *dnormal,
+                            const double *normal, double deviation) {
+    const size_t size = a->is.size;
     double along = 0, sum = 0;
+    for (size_t d = 0; a->is.plain && d < size; d++) dx[d] += dnormal[d];
+    if (a->is.plain) return;
     for (size_t d = 0; d < size; d++) along += dnormal[d] * normal[d];
     const double slope = deviation > 0 ? along / ((double)(size - 1) * deviation) : 0;
     for (size_t d = 0; d < size; d++) sum += dnormal[d] / (deviation + 1e-5) - slope * normal[d];
@@ -105,7 +115,7 @@ static Pooling pooling_create(const Additive *a, size_t h, int which) {
     Pooling p = {zeros(T * D), zeros(T * D), zeros(T), zeros(T), zeros(T * D), zeros(T), {}, 0};
     double w[256];
     for (size_t d = 0; d < D; d++) w[d] = (double)a->weights[which][h * D + d];
-    p.weight_deviation = normal_of(p.weight, w, D);
+    p.weight_deviation = normal_of(a, p.weight, w);
     return p;
 }
 
@@ -118,6 +128,11 @@ static void pooling_free(Pooling *p) {
     free(p->r);
 }
 
+static double score_scale(const Additive *a) {
+    const double size = (double)a->is.size;
+    return a->is.plain ? 1 / sqrt(size) : a->is.rescale / size;
+}
+
 static size_t window_start(const Additive *a, size_t i) {
     return a->is.window && i + 1 > a->is.window ? i + 1 - a->is.window : 0;
 }
@@ -127,9 +142,9 @@ static void pooling_forward(const Additive *a, Pooling *p, const uint8_t *mask) 
     const double *value = a->is.raw ? p->x : p->normal;
     for (size_t i = 0; i < T; i++) {
         double dot = 0, sum = a->is.sink;
-        p->deviation[i] = normal_of(p->normal + i * D, p->x + i * D, D);
+        p->deviation[i] = normal_of(a, p->normal + i * D, p->x + i * D);
         for (size_t d = 0; d < D; d++) dot += p->normal[i * D + d] * p->weight[d];
-        p->e[i] = !mask || mask[i] ? exp(a->is.rescale / (double)D * dot) : 0;
+        p->e[i] = !mask || mask[i] ? exp(score_scale(a) * dot) : 0;
         for (size_t j = window_start(a, i); j <= i; j++) {
             sum += p->e[j];
             for (size_t d = 0; d < D; d++) p->g[i * D + d] += p->e[j] * value[j * D + d];
@@ -143,7 +158,7 @@ static void pooling_forward(const Additive *a, Pooling *p, const uint8_t *mask) 
 static void pooling_backward(const Additive *a, const Pooling *p, double *dx, const double *dg,
                              double *dweight) {
     const size_t T = a->is.length, D = a->is.size;
-    const double *value = a->is.raw ? p->x : p->normal, scale = a->is.rescale / (double)D;
+    const double *value = a->is.raw ? p->x : p->normal, scale = score_scale(a);
     double dw[256] = {0};
     for (size_t j = 0; j < T; j++) {
         double da = 0, dnormal[256] = {0};
@@ -158,9 +173,9 @@ static void pooling_backward(const Additive *a, const Pooling *p, double *dx, co
             dnormal[d] += da * scale * p->weight[d];
             dw[d] += da * scale * p->normal[j * D + d];
         }
-        normal_backward(dx + j * D, dnormal, p->normal + j * D, p->deviation[j], D);
+        normal_backward(a, dx + j * D, dnormal, p->normal + j * D, p->deviation[j]);
     }
-    normal_backward(dweight, dw, p->weight, p->weight_deviation, D);
+    normal_backward(a, dweight, dw, p->weight, p->weight_deviation);
 }
 
 // The factors (T, D) of dropout of a head.
@@ -231,6 +246,7 @@ static AdditiveResult additive_run(const Device *d, const Additive *a) {
                                          (float)is.rescale,
                                          (float)is.sink,
                                          is.raw,
+                                         is.plain,
                                          is.batch + is.longer,
                                          is.length + is.longer};
     StepParameters step = {};
@@ -295,7 +311,8 @@ static void additive_check(const Device *d, AdditiveSetting is) {
         random_stream(1, RANDOM_TEST, (uint32_t)is.length, (uint32_t)(is.size * 1000 + is.window));
     float *qkv = random_numbers(&random, M * 3 * C, 1), *x = random_numbers(&random, M * C, 1),
           *dout = random_numbers(&random, M * C, 1);
-    float *w_query = random_numbers(&random, C, 1), *w_key = random_numbers(&random, C, 1);
+    const float size = is.weights > 0 ? is.weights : 1;
+    float *w_query = random_numbers(&random, C, size), *w_key = random_numbers(&random, C, size);
     uint8_t *mask = is.holes ? mask_with_holes(is.batch, is.length) : NULL;
     const Additive a = {is,
                         qkv,
@@ -310,18 +327,21 @@ static void additive_check(const Device *d, AdditiveSetting is) {
     for (size_t unit = 0; unit < is.batch * is.heads; unit++)
         additive_head(&a, unit / is.heads, unit % is.heads);
     char text[200];
-    snprintf(text, sizeof(text), "additive B %zu T %zu H %zu D %zu k %zu s %g c %g rate %g%s%s",
+    snprintf(text, sizeof(text), "additive B %zu T %zu H %zu D %zu k %zu s %g c %g rate %g%s%s%s",
              is.batch, is.length, is.heads, is.size, is.window, is.rescale, is.sink, is.rate,
-             is.raw ? " raw" : "", is.holes ? " holes" : "");
+             is.raw ? " raw" : "", is.plain ? " plain" : "", is.holes ? " holes" : "");
+    // Exponentials of large scores have their rounding.
+    const double tolerance = size > 1 ? 10 * FLOAT_TOLERANCE : FLOAT_TOLERANCE;
     for (int sms : {FEW_SMS, MANY_SMS}) {
+        if (is.plain && sms == FEW_SMS) continue; // it would be the same
         Device device = *d;
         device.sms = sms;
         AdditiveResult r = additive_run(&device, &a);
-        compare_within("out", text, r.out, a.out, M * C, 1e-6, FLOAT_TOLERANCE);
+        compare_within("out", text, r.out, a.out, M * C, 1e-6, tolerance);
         compare_within("dqkv", text, r.dqkv, a.dqkv, M * 3 * C, 0.1,
-                       is.bf16_gradient ? BF16_TOLERANCE : FLOAT_TOLERANCE);
-        compare_within("dw_q", text, r.dweights[0], a.dweights[0], C, 1, 2 * FLOAT_TOLERANCE);
-        compare_within("dw_k", text, r.dweights[1], a.dweights[1], C, 1, 2 * FLOAT_TOLERANCE);
+                       is.bf16_gradient ? BF16_TOLERANCE : tolerance);
+        compare_within("dw_q", text, r.dweights[0], a.dweights[0], C, 1, 2 * tolerance);
+        compare_within("dw_k", text, r.dweights[1], a.dweights[1], C, 1, 2 * tolerance);
         additive_result_free(&r);
     }
     void *const memory[] = {qkv,  x,     dout,   w_query,       w_key,
@@ -329,7 +349,8 @@ static void additive_check(const Device *d, AdditiveSetting is) {
     for (void *at_host : memory) free(at_host);
 }
 
-static const AdditiveSetting ADDITIVE = {2, 65, 2, 8, 4, 10, 1e-5, 0, false, false, false, 0};
+static const AdditiveSetting ADDITIVE = {2, 65,    2,     8,     4, 10,    1e-5,
+                                         0, false, false, false, 0, false, 0};
 
 static void test_additive_shapes(void) {
     Device d = device_create();
@@ -396,6 +417,36 @@ static void test_additive_smaller(void) {
             is.size = 64;
             additive_check(&d, is);
         }
+    }
+    device_destroy(&d);
+}
+
+// Plain scores, some of which no float32 exponential holds.
+static void test_additive_plain(void) {
+    Device d = device_create();
+    for (size_t window : {(size_t)0, (size_t)1, (size_t)3, (size_t)64, (size_t)100}) {
+        AdditiveSetting is = ADDITIVE;
+        is.plain = true;
+        is.window = window;
+        for (size_t length : {(size_t)1, (size_t)65, (size_t)200}) {
+            for (size_t size : {(size_t)5, (size_t)20, (size_t)64}) {
+                is.length = length;
+                is.size = size;
+                is.rate = size == 64 ? 0 : 0.3;
+                is.holes = size != 64;
+                is.weights = size == 20 ? 40 : 0;
+                additive_check(&d, is);
+            }
+        }
+        is.weights = 0;
+        is.sink = window % 2;
+        is.raw = is.bf16_gradient = true;
+        is.heads = 1;
+        is.longer = 40;
+        additive_check(&d, is);
+        is.length = 70;
+        is.size = 200;
+        additive_check(&d, is);
     }
     device_destroy(&d);
 }
@@ -1019,6 +1070,7 @@ int main(int argc, char **argv) {
         {"additive_shapes", test_additive_shapes},
         {"additive_options", test_additive_options},
         {"additive_smaller", test_additive_smaller},
+        {"additive_plain", test_additive_plain},
         {"softmax", test_softmax},
         {"softmax_sink", test_softmax_sink},
         {"softmax_late", test_softmax_late},
