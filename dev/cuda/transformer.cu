@@ -81,13 +81,9 @@ static void upload_positions(const Transformer *t) {
 static void check_kinds(const TransformerPlan *plan) {
     for (size_t l = 0; l < plan->size.layers; l++) {
         const AttentionPlan *a = &plan->layers[l].attention;
-        const AttentionType *type = &attention_types[a->kind];
-        const bool windowed = a->window > 0 && type->windows_on_cpu;
-        if (!attention_kernel(a)->forward || windowed)
-            fail_usage("--attention: %s%s is computed on the CPU alone", type->name,
-                       windowed ? " attention with a window" : "");
-        if (!a->prepares && a->scores != type->usual)
-            fail_usage("--scores: these of %s attention are computed on the CPU alone", type->name);
+        if (!attention_kernel(a)->forward)
+            fail_usage("--attention: %s is computed on the CPU alone",
+                       attention_types[a->kind].name);
     }
 }
 

@@ -34,6 +34,8 @@ static void test_reference_bf16() {
 static void test_step() {
     gpu_check_step(pair(), SMALL "dropout=0.2 windows=1,5,global rescale=5", "fp32", 45, 0.2, 1e-4);
     gpu_check_step(pair(), SMALL "dropout=0.2 windows=global", "fp32", 1, 0, 1e-4);
+    gpu_check_step(pair(), SMALL "dropout=0.2 windows=1,5,global scores=plain", "fp32", 45, 0.2,
+                   1e-4);
     gpu_check_step(pair(), WHOLE "dropout=0.1 windows=4,global", "fp32", 37, 0, 1e-4);
     gpu_check_step(pair(), WHOLE "dropout=0.1 windows=3,100", "fp32", 150, 0.3, 1e-4);
     gpu_check_step(pair(), "layers=1 channels=260 heads=5 sink=1 pool=raw dropout=0.1", "fp32", 20,
@@ -62,6 +64,7 @@ static void test_training() {
     gpu_check_training(pair(), options, "bf16", 2e-2);
     gpu_check_bits(pair().gpu, options, "fp32");
     gpu_check_bits(pair().gpu, WHOLE "dropout=0.1 windows=3,global", "bf16");
+    gpu_check_bits(pair().gpu, SMALL "dropout=0.1 windows=3,8,global scores=plain", "bf16");
     gpu_check_training(pair(), SMALL "windows=3,8,global optimizer=muon", "fp32", 1e-4);
     gpu_check_bits(pair().gpu, SMALL "windows=3,8,global optimizer=muon", "bf16");
 }

@@ -108,6 +108,7 @@ static void test_hybrid() {
     gpu_check_step(pair(), hybrid, "bf16", 37, 0, 5e-2);
     gpu_check_step(pair(), "layers=3 channels=128 heads=2 attention=softmax,cosine,softmax1:9",
                    "bf16", 70, 0, 5e-2);
+    gpu_check_step(pair(), LONG "attention=cosine:67 dropout=0.1", "fp32", 139, 0.3, 1e-4);
     gpu_check_training(pair(), hybrid, "fp32", 1e-4);
     gpu_check_bits(pair().gpu, hybrid, "bf16");
     gpu_check_shapes(pair(), hybrid);

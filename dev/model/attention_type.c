@@ -174,7 +174,6 @@ const AttentionType attention_types[ATTENTION_KINDS] = {
                             .flops = pair_flops,
                             .state = pair_state},
     [ATTENTION_COSINE] = {.name = "cosine",
-                          .windows_on_cpu = true,
                           .causal = true,
                           .both = true,
                           .configure = cosine_configure,

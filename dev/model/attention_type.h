@@ -51,16 +51,15 @@ typedef struct {
 } AttentionPlan;
 
 typedef struct {
-    const char *name;    // of --attention; a kind that is computed in two ways has a row for each
-    bool causal, both;   // the directions that it works in
-    bool windows_on_cpu; // on a GPU it cannot be limited to the last tokens
-    bool exact;          // queries, keys and values are float32 and made of float32, or too much is
-                         // lost
-    bool joins;          // it needs no projection: its result can join the residual stream as it is
-    bool pools;          // it drops out in two places, not one
-    bool compares;       // queries with keys: these may be rotated, and keys shared by heads
-    ScoresKind usual;    // scores, unless --scores says otherwise,
-    unsigned scores;     // and 1 << kind of those that it can choose
+    const char *name;  // of --attention; a kind that is computed in two ways has a row for each
+    bool causal, both; // the directions that it works in
+    bool exact;        // queries, keys and values are float32 and made of float32, or too much is
+                       // lost
+    bool joins;        // it needs no projection: its result can join the residual stream as it is
+    bool pools;        // it drops out in two places, not one
+    bool compares;     // queries with keys: these may be rotated, and keys shared by heads
+    ScoresKind usual;  // scores, unless --scores says otherwise,
+    unsigned scores;   // and 1 << kind of those that it can choose
     // Takes what the options say of the kind; NULL: nothing.
     void (*configure)(AttentionPlan *plan, const Options *options);
     // Adds its own parameters, PREFIX.NAME, and notes them in plan->learned; NULL: it has none.
