@@ -229,7 +229,7 @@ typedef struct AdditiveScratch {
 
 // x - mean (n, D), and what s has of each row up to e. x' is never stored: it is inverse (x -
 // mean).
-static ALWAYS_INLINE void pool_scores(const Pooling *p, Scratch *s, PoolRows in, size_t D) {
+static ALWAYS_INLINE void pool_scores_size(const Pooling *p, Scratch *s, PoolRows in, size_t D) {
     centre(s->centred, s->deviation, in.x, in.stride, in.n, D);
     rows_dot(s->along, s->centred, D, p->weight, 0, in.n, D);
 #pragma omp simd
@@ -240,6 +240,12 @@ static ALWAYS_INLINE void pool_scores(const Pooling *p, Scratch *s, PoolRows in,
     }
     if (in.mask)
         for (size_t i = 0; i < in.n; i++) s->e[i] = in.mask[i] ? s->e[i] : 0;
+}
+
+// Not inlined: one copy for each size serves both passes, and compiles in half the time.
+static __attribute__((noinline)) void pool_scores(const Pooling *p, Scratch *s, PoolRows in,
+                                                  size_t D) {
+    WITH_HEAD_SIZE(D, pool_scores_size, p, s, in);
 }
 
 static ALWAYS_INLINE void pool_forward_size(Pooling *p, Scratch *s, real *restrict pooled,
