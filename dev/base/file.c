@@ -75,16 +75,6 @@ bool file_lock(int fd) {
 
 // ---- directories ------------------------------------------------------------
 
-const char *path_name(const char *path) {
-    const char *slash = strrchr(path, '/');
-    return slash ? slash + 1 : path;
-}
-
-char *path_directory(const char *path) {
-    const int length = (int)(path_name(path) - path); // with the slash
-    return length ? format_string("%.*s", length > 1 ? length - 1 : 1, path) : copy_string(".");
-}
-
 // A name is on the disk only when its directory is.
 void file_sync_name(const char *path) {
     char *directory = path_directory(path);
@@ -139,6 +129,10 @@ bool directory_create_new(const char *path) {
     return true;
 }
 
+static int compare_names(const void *a, const void *b) {
+    return strcmp(*(char *const *)a, *(char *const *)b);
+}
+
 char **directory_list(const char *path, size_t *count) {
     *count = 0;
     DIR *directory = opendir(path);
@@ -149,12 +143,12 @@ char **directory_list(const char *path, size_t *count) {
         errno = 0; // the end and an error look alike
         const struct dirent *entry = readdir(directory);
         if (!entry) break;
-        names = reallocarray(names, *count + 1, sizeof(char *));
-        if (!names) fail("%s: no memory to list it", path);
+        names = grow_list(names, *count, sizeof(char *), "a list of files");
         names[(*count)++] = copy_string(entry->d_name);
     }
     if (errno) fail("%s: cannot be listed: %s", path, strerror(errno));
     closedir(directory);
+    if (names) qsort(names, *count, sizeof(char *), compare_names);
     return names;
 }
 
@@ -230,6 +224,12 @@ void atomic_commit(AtomicFile *file) {
     free(file->path);
     free(file->temporary);
     free(file);
+}
+
+void atomic_save(const char *path, const void *data, size_t size) {
+    AtomicFile *file = atomic_open(path);
+    atomic_write(file, data, size);
+    atomic_commit(file);
 }
 
 size_t file_number(const char *path, const char *key, size_t unit) {

@@ -3,6 +3,7 @@
 #ifndef BASE_FILE_H
 #define BASE_FILE_H
 
+#include "path.h"
 #include <stdbool.h>
 #include <stddef.h>
 
@@ -40,16 +41,11 @@ void file_sync_name(const char *path);
 // directory.
 void directory_create(const char *path);
 
-// What of a path comes after its last slash; all that comes before it, fresh: "." where there is no
-// slash, "/" of "/file".
-const char *path_name(const char *path);
-char *path_directory(const char *path);
-
 // Makes DIR and its parents, likewise; false if DIR was there already.
 bool directory_create_new(const char *path);
 
-// The names in DIR, fresh strings, in no order; NULL: DIR is missing, or empty. Ends the program
-// if it cannot be read, so that no directory looks emptier than it is.
+// The names in DIR, fresh strings, in the order of their bytes; NULL: DIR is missing, or empty.
+// Ends the program if it cannot be read, so that no directory looks emptier than it is.
 char **directory_list(const char *path, size_t *count);
 void directory_list_free(char **names, size_t count);
 
@@ -60,5 +56,8 @@ typedef struct AtomicFile AtomicFile;
 AtomicFile *atomic_open(const char *path);
 void atomic_write(AtomicFile *file, const void *data, size_t size);
 void atomic_commit(AtomicFile *file);
+
+// All of a file at once.
+void atomic_save(const char *path, const void *data, size_t size);
 
 #endif

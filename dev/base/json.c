@@ -1,6 +1,8 @@
 #include "json.h"
 #include "error.h"
+#include "file.h"
 #include "memory.h"
+#include "text.h"
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -9,21 +11,6 @@
 enum { DEPTH_MAX = 64 };
 #define EXACT_INTEGER 9007199254740992.0 // 2^53: up to here a double holds every integer
 
-// ---- UTF-8 ------------------------------------------------------------------
-// Bytes of the well-formed character at s (Unicode 15, table 3-7), 0 if there is none.
-static size_t utf8_length(const char *s, size_t left) {
-    const unsigned char *u = (const unsigned char *)s;
-    if (left == 0) return 0;
-    if (u[0] < 0x80) return 1;
-    const size_t length = u[0] < 0xc2 ? 0 : u[0] < 0xe0 ? 2 : u[0] < 0xf0 ? 3 : u[0] < 0xf5 ? 4 : 0;
-    if (length == 0 || length > left) return 0;
-    for (size_t i = 1; i < length; i++)
-        if ((u[i] & 0xc0) != 0x80) return 0;
-    const bool overlong = (u[0] == 0xe0 && u[1] < 0xa0) || (u[0] == 0xf0 && u[1] < 0x90);
-    const bool surrogate = u[0] == 0xed && u[1] > 0x9f, beyond = u[0] == 0xf4 && u[1] > 0x8f;
-    return overlong || surrogate || beyond ? 0 : length;
-}
-
 // Bytes at s that a string takes over at once: the ASCII characters that mean themselves, up
 // to another one, or that one; 0 if it is not well-formed.
 static size_t run_length(const char *s, size_t left) {
@@ -31,27 +18,7 @@ static size_t run_length(const char *s, size_t left) {
     while (plain < left && s[plain] >= 0x20 && s[plain] < 0x7f && s[plain] != '"' &&
            s[plain] != '\\')
         plain++;
-    return plain > 0 ? plain : utf8_length(s, left);
-}
-
-// Writes a code point and returns the place after it.
-static char *utf8_write(char *out, uint32_t code) {
-    if (code < 0x80) {
-        *out++ = (char)code;
-    } else if (code < 0x800) {
-        *out++ = (char)(0xc0 | code >> 6);
-        *out++ = (char)(0x80 | (code & 0x3f));
-    } else if (code < 0x10000) {
-        *out++ = (char)(0xe0 | code >> 12);
-        *out++ = (char)(0x80 | (code >> 6 & 0x3f));
-        *out++ = (char)(0x80 | (code & 0x3f));
-    } else {
-        *out++ = (char)(0xf0 | code >> 18);
-        *out++ = (char)(0x80 | (code >> 12 & 0x3f));
-        *out++ = (char)(0x80 | (code >> 6 & 0x3f));
-        *out++ = (char)(0x80 | (code & 0x3f));
-    }
-    return out;
+    return plain > 0 ? plain : utf8_length((Text){s, left});
 }
 
 // ---- parser -----------------------------------------------------------------
@@ -232,15 +199,11 @@ static void refuse_repeated_keys(Parser *p, const Json *object) {
     free(sorted);
 }
 
-// Room for one more member: the arrays double when the count reaches a power of two.
+// Room for one more member.
 static void grow(Json *value) {
-    const size_t count = value->count, capacity = count == 0 ? 1 : 2 * count;
-    if ((count & (count - 1)) != 0) return;
-    value->items = reallocarray(value->items, capacity, sizeof(Json));
+    value->items = grow_list(value->items, value->count, sizeof(Json), "JSON values");
     if (value->kind == JSON_OBJECT)
-        value->keys = reallocarray(value->keys, capacity, sizeof(char *));
-    if (!value->items || (value->kind == JSON_OBJECT && !value->keys))
-        fail("no memory for %zu JSON values", capacity);
+        value->keys = grow_list(value->keys, value->count, sizeof(char *), "JSON keys");
 }
 
 static Json parse_value(Parser *p);
@@ -322,6 +285,19 @@ Json *json_try_parse(const char *text, size_t size) {
     return NULL;
 }
 
+Json *json_read(const char *path) {
+    FileMap file = file_map(path);
+    Json *root = json_parse((const char *)file.data, file.size, path);
+    file_unmap(&file);
+    return root;
+}
+
+Json *json_read_object(const char *path) {
+    Json *root = json_read(path);
+    if (root->kind != JSON_OBJECT) fail("%s: is not a JSON object", path);
+    return root;
+}
+
 static void free_members(Json *value) {
     for (size_t i = 0; i < value->count; i++) {
         free_members(&value->items[i]);
@@ -372,6 +348,21 @@ int64_t json_integer(const Json *object, const char *key, int64_t min, int64_t m
         fail("%s: \"%s\": found %.17g, expected an integer from %lld to %lld", source, key, number,
              (long long)min, (long long)max);
     return (int64_t)number;
+}
+
+const char *json_text(const Json *object, const char *key) {
+    const Json *value = json_find(object, key);
+    return value && value->kind == JSON_STRING ? value->string : "";
+}
+
+double json_number(const Json *object, const char *key, double otherwise) {
+    const Json *value = json_find(object, key);
+    return value && value->kind == JSON_NUMBER ? value->number : otherwise;
+}
+
+bool json_is_true(const Json *object, const char *key) {
+    const Json *value = json_find(object, key);
+    return value && value->kind == JSON_BOOL && value->boolean;
 }
 
 // ---- writer -----------------------------------------------------------------

@@ -25,6 +25,9 @@ struct Json {
 Json *json_parse(const char *text, size_t size, const char *source);
 // The same where the text may be anything: NULL if it is no such value.
 Json *json_try_parse(const char *text, size_t size);
+// All of a file; the other one ends the program where that is no object.
+Json *json_read(const char *path);
+Json *json_read_object(const char *path);
 void json_free(Json *value);
 
 // A member of an object; NULL if there is none.
@@ -34,6 +37,12 @@ const Json *json_find(const Json *object, const char *key);
 const char *json_string(const Json *object, const char *key, const char *source);
 int64_t json_integer(const Json *object, const char *key, int64_t min, int64_t max,
                      const char *source);
+
+// A member that may be missing, or of another kind, which is as if it were: "" then, the number
+// `otherwise`, false.
+const char *json_text(const Json *object, const char *key);
+double json_number(const Json *object, const char *key, double otherwise);
+bool json_is_true(const Json *object, const char *key);
 
 // A growing text that ends in NUL; json_* append values with the commas that are needed.
 typedef struct {

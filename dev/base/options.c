@@ -821,17 +821,13 @@ static void set_from_json(Entry *entry, const Json *value, const char *path) {
 // The "options" of the last line of a log that has any; NULL: the text is no log.
 static Json *config_of_log(Text log) {
     static const char key[] = "\"options\"";
-    const char *text = log.data, *const end = text + log.size;
     Json *config = NULL;
-    for (const char *newline; text < end; text = newline + 1) {
-        newline = memchr(text, '\n', (size_t)(end - text));
-        if (!newline) break;
-        const size_t size = (size_t)(newline - text);
-        if (!memmem(text, size, key, sizeof key - 1)) continue;
-        Json *line = json_try_parse(text, size);
-        if (!line) continue;
+    for (Text line; text_next_line(&log, &line);) {
+        if (!memmem(line.data, line.size, key, sizeof key - 1)) continue;
+        Json *event = json_try_parse(line.data, line.size);
+        if (!event) continue;
         json_free(config);
-        config = line;
+        config = event;
     }
     return config;
 }

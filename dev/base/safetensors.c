@@ -118,14 +118,13 @@ static const char *checksum_name(const char *key) {
 static void read_metadata(Safetensors *file, const Json *object) {
     if (object->kind == JSON_NULL) return;
     if (object->kind != JSON_OBJECT) fail("%s: __metadata__ is not an object", file->file.path);
-    file->metadata = allocate(object->count, sizeof(Metadata), "metadata");
     for (size_t i = 0; i < object->count; i++) {
         const char *key = object->keys[i];
         if (object->items[i].kind != JSON_STRING)
             fail("%s: __metadata__: \"%s\" is not a string", file->file.path, key);
         if (strcmp(key, CHECKSUM_KEY) != 0 && !checksum_name(key))
-            file->metadata[file->metadata_count++] =
-                (Metadata){copy_string(key), copy_string(object->items[i].string)};
+            metadata_add(&file->metadata, &file->metadata_count, key,
+                         copy_string(object->items[i].string));
     }
 }
 
@@ -247,11 +246,10 @@ static const Safetensors *part_of(Safetensors *index, const Json *name) {
     for (int i = 0; i < index->part_count; i++)
         if (strcmp(path_name(index->parts[i]->file.path), name->string) == 0)
             return index->parts[i];
-    char *directory = path_directory(path), *part = format_string("%s/%s", directory, name->string);
+    char *part = path_beside(path, name->string);
     index->parts = grow_list(index->parts, (size_t)index->part_count, sizeof(Safetensors *),
                              "a safetensors file");
     index->parts[index->part_count++] = open_map(file_map(part));
-    free(directory);
     free(part);
     return index->parts[index->part_count - 1];
 }
@@ -284,9 +282,7 @@ static Safetensors *open_index(FileMap map) {
 }
 
 static Safetensors *open_any(FileMap map) {
-    const size_t length = strlen(map.path), end = strlen(SAFETENSORS_INDEX);
-    const bool index = length >= end && strcmp(map.path + length - end, SAFETENSORS_INDEX) == 0;
-    return index ? open_index(map) : open_map(map);
+    return path_ends_in(map.path, SAFETENSORS_INDEX) ? open_index(map) : open_map(map);
 }
 
 Safetensors *safetensors_open(const char *path) {
@@ -304,13 +300,9 @@ void safetensors_close(Safetensors *file) {
         free(file->tensors[i].name);
         free(file->tensors[i].own);
     }
-    for (int i = 0; i < file->metadata_count; i++) {
-        free(file->metadata[i].key);
-        free(file->metadata[i].value);
-    }
+    metadata_free(file->metadata, file->metadata_count);
     free(file->tensors);
     free(file->by_name);
-    free(file->metadata);
     for (int i = 0; i < file->part_count; i++) safetensors_close(file->parts[i]);
     free(file->parts);
     file_unmap(&file->file);

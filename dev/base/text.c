@@ -1,5 +1,4 @@
 #include "text.h"
-#include <stdbool.h>
 #include <string.h>
 
 // ---- words and lines --------------------------------------------------------
@@ -27,6 +26,22 @@ TextItem text_next(Text text, size_t *at, Text *word) {
     return TEXT_END;
 }
 
+Text text_take_line(Text *text) {
+    const char *newline = text->size > 0 ? memchr(text->data, '\n', text->size) : NULL;
+    const Text line = {text->data, newline ? (size_t)(newline - text->data) + 1 : text->size};
+    *text = (Text){text->data + line.size, text->size - line.size};
+    return line;
+}
+
+bool text_next_line(Text *text, Text *line) {
+    *line = text_take_line(text);
+    return line->size > 0 && line->data[line->size - 1] == '\n';
+}
+
+Text text_without_newline(Text line) {
+    return (Text){line.data, line.size - (line.size > 0 && line.data[line.size - 1] == '\n')};
+}
+
 Text text_sentence(Text line) {
     size_t at = 0;
     Text word;
@@ -47,14 +62,6 @@ TextCounts text_count(Text text) {
 }
 
 // ---- comparing --------------------------------------------------------------
-// The first line with its newline, which is taken off the text.
-static Text take_line(Text *text) {
-    const char *newline = text->size > 0 ? memchr(text->data, '\n', text->size) : NULL;
-    const Text line = {text->data, newline ? (size_t)(newline - text->data) + 1 : text->size};
-    *text = (Text){text->data + line.size, text->size - line.size};
-    return line;
-}
-
 // Behind what both end in, each byte of `made` is taken where the line first has it.
 static size_t line_lost(Text line, Text made) {
     size_t found = 0;
@@ -71,8 +78,8 @@ size_t text_lost(Text text, Text made) {
     size_t lost = 0;
     if (text.size == made.size && memcmp(text.data, made.data, text.size) == 0) return 0;
     while (text.size > 0) {
-        const Text line = take_line(&text);
-        lost += line_lost(line, take_line(&made));
+        const Text line = text_take_line(&text);
+        lost += line_lost(line, text_take_line(&made));
     }
     return lost;
 }
@@ -106,17 +113,36 @@ void text_split(Text text, Text parts[3]) {
 
 // ---- UTF-8 ------------------------------------------------------------------
 
+// Bytes of the character that begins with this one; 0: none does.
+static size_t length_of(unsigned char lead) {
+    if (lead < 0x80) return 1;
+    return lead < 0xc2 ? 0 : lead < 0xe0 ? 2 : lead < 0xf0 ? 3 : lead < 0xf5 ? 4 : 0;
+}
+
 size_t utf8_length(Text text) {
     const unsigned char *u = (const unsigned char *)text.data;
-    if (text.size == 0) return 0;
-    if (u[0] < 0x80) return 1;
-    const size_t length = u[0] < 0xc2 ? 0 : u[0] < 0xe0 ? 2 : u[0] < 0xf0 ? 3 : u[0] < 0xf5 ? 4 : 0;
+    const size_t length = text.size > 0 ? length_of(u[0]) : 0;
     if (length == 0 || length > text.size) return 0;
     for (size_t i = 1; i < length; i++)
         if ((u[i] & 0xc0) != 0x80) return 0;
     const bool overlong = (u[0] == 0xe0 && u[1] < 0xa0) || (u[0] == 0xf0 && u[1] < 0x90);
     const bool surrogate = u[0] == 0xed && u[1] > 0x9f, beyond = u[0] == 0xf4 && u[1] > 0x8f;
     return overlong || surrogate || beyond ? 0 : length;
+}
+
+uint32_t utf8_read(const char *text, size_t length) {
+    const unsigned char *u = (const unsigned char *)text;
+    uint32_t code = length == 1 ? u[0] : u[0] & (0x7fu >> length);
+    for (size_t i = 1; i < length; i++) code = code << 6 | (u[i] & 0x3fu);
+    return code;
+}
+
+char *utf8_write(char *out, uint32_t code) {
+    static const uint32_t leads[] = {0, 0xc0, 0xe0, 0xf0};
+    const int more = code < 0x80 ? 0 : code < 0x800 ? 1 : code < 0x10000 ? 2 : 3; // bytes behind it
+    *out++ = (char)(leads[more] | code >> 6 * more);
+    for (int i = more; i-- > 0;) *out++ = (char)(0x80 | (code >> 6 * i & 0x3f));
+    return out;
 }
 
 size_t utf8_valid_prefix(Text text) {
@@ -133,12 +159,7 @@ size_t utf8_complete(Text text) {
     for (size_t size = 1; size <= 3 && size <= text.size; size++) {
         const unsigned char lead = (unsigned char)text.data[text.size - size];
         if ((lead & 0xc0) == 0x80) continue; // inside a character
-        const size_t length = lead < 0xc2   ? 1
-                              : lead < 0xe0 ? 2
-                              : lead < 0xf0 ? 3
-                              : lead < 0xf5 ? 4
-                                            : 1;
-        return length > size ? text.size - size : text.size;
+        return length_of(lead) > size ? text.size - size : text.size;
     }
     return text.size;
 }

@@ -7,7 +7,6 @@
 #include "memory.h"
 #include "random.h"
 #include "terminal.h"
-#include <dirent.h>
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -44,19 +43,15 @@ int dataset_split_of(const char *file_name) {
     return found;
 }
 
-static int compare_names(const struct dirent **a, const struct dirent **b) {
-    return strcmp((*a)->d_name, (*b)->d_name); // bytes, whatever the locale
-}
-
 static void add_shard(Split *split, Shard shard) {
     split->shards[split->shard_count++] = shard;
     split->tokens += shard.count;
     split->first[split->shard_count] = split->tokens;
 }
 
-static void reserve_shards(Split *split, int count) {
-    split->shards = allocate((size_t)count, sizeof(Shard), "the list of shards");
-    split->first = allocate((size_t)count + 1, sizeof(int64_t), "the list of shards");
+static void reserve_shards(Split *split, size_t count) {
+    split->shards = allocate(count, sizeof(Shard), "the list of shards");
+    split->first = allocate(count + 1, sizeof(int64_t), "the list of shards");
 }
 
 // There is no such directory. The recipe of data/NAME is data/NAME.sh.
@@ -67,22 +62,21 @@ static _Noreturn void fail_without_directory(const char *name) {
 }
 
 static void open_splits(Dataset *dataset) {
-    struct dirent **entries;
-    const int count = scandir(dataset->name, &entries, NULL, compare_names);
-    if (count < 0 && errno == ENOENT) fail_without_directory(dataset->name);
-    if (count < 0 && errno == ENOTDIR)
+    size_t count;
+    struct stat status;
+    if (stat(dataset->name, &status) == 0 ? !S_ISDIR(status.st_mode) : errno == ENOTDIR)
         fail("%s: is a file, not a directory of tokens; ./tokenize -o DIR %s makes one",
              dataset->name, dataset->name);
-    if (count < 0) fail("%s: cannot read the directory: %s", dataset->name, strerror(errno));
+    char **names = directory_list(dataset->name, &count);
+    if (!names) fail_without_directory(dataset->name);
     for (int s = 0; s < SPLIT_COUNT; s++) reserve_shards(&dataset->splits[s], count);
-    for (int i = 0; i < count; i++) {
-        const int split = dataset_split_of(entries[i]->d_name);
-        char *path = format_string("%s/%s", dataset->name, entries[i]->d_name);
+    for (size_t i = 0; i < count; i++) {
+        const int split = dataset_split_of(names[i]);
+        char *path = path_in(dataset->name, names[i]);
         if (split >= 0) add_shard(&dataset->splits[split], shard_open(path));
         free(path);
-        free(entries[i]);
     }
-    free(entries);
+    directory_list_free(names, count);
     if (dataset->splits[SPLIT_TRAIN].tokens == 0)
         fail("%s: has no train_*.bin; ./tokenize -o %s TEXT makes one", dataset->name,
              dataset->name);
@@ -164,9 +158,7 @@ static void check_meanings(const Dataset *dataset, const char *path) {
 }
 
 static void read_meta(Dataset *dataset, const char *path) {
-    FileMap file = file_map(path);
-    Json *meta = json_parse((const char *)file.data, file.size, path);
-    if (meta->kind != JSON_OBJECT) fail("%s: is not a JSON object", path);
+    Json *meta = json_read_object(path);
     if (json_find(meta, "unfinished"))
         fail("%s: a run of tokenize did not finish; run it again", path);
     const TokenizerKind kind = tokenizer_kind_from_name(json_string(meta, "tokenizer", path), path);
@@ -184,7 +176,6 @@ static void read_meta(Dataset *dataset, const char *path) {
         read_checksums(&dataset->splits[s], splits, path);
     }
     json_free(meta);
-    file_unmap(&file);
 
     if (kind != TOKENIZER_NONE) open_tokenizer(dataset, kind, path);
     check_meanings(dataset, path);
@@ -329,7 +320,7 @@ Dataset *dataset_open(const char *directory) {
     if (!directory) return open_embedded();
     if (recall_named(directory)) return open_generated(directory);
     Dataset *dataset = dataset_create(directory);
-    char *meta = format_string("%s/meta.json", directory);
+    char *meta = path_in(directory, "meta.json");
     open_splits(dataset);
     if (file_exists(meta))
         read_meta(dataset, meta);

@@ -6,6 +6,7 @@
 #include "stop.h"
 #include "streams.h"
 #include "terminal.h"
+#include "text.h"
 #include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -36,11 +37,6 @@ struct Log {
 
 // ---- log.jsonl --------------------------------------------------------------
 
-static double member_number(const Json *object, const char *key, double otherwise) {
-    const Json *value = object->kind == JSON_OBJECT ? json_find(object, key) : NULL;
-    return value && value->kind == JSON_NUMBER ? value->number : otherwise;
-}
-
 // What is kept of a log.
 typedef struct {
     char *text;
@@ -51,48 +47,45 @@ typedef struct {
     size_t damaged;   // number of the first line that is no JSON; 0: none so far
 } Kept;
 
-static void keep(Kept *kept, const char *line, size_t size) {
-    memcpy(kept->text + kept->size, line, size);
-    kept->size += size;
+static void keep(Kept *kept, Text line) {
+    memcpy(kept->text + kept->size, line.data, line.size);
+    kept->size += line.size;
 }
 
 // Whether a line is one that comes again.
 static bool will_be_rewritten(const Json *object, unsigned again) {
-    const Json *event = json_find(object, "event");
-    const bool statistics =
-        event && event->kind == JSON_STRING && strcmp(event->string, "statistics") == 0;
+    const bool statistics = strcmp(json_text(object, "event"), "statistics") == 0;
     return ((again & LOG_END) && (statistics || json_find(object, "test_loss"))) ||
            ((again & LOG_EVALUATION) && json_find(object, "val_loss"));
 }
 
 // What a start or resumption says of the validation split, on another one than before.
 static void keep_validation(Kept *kept, const Json *object) {
-    const Json *id = json_find(object, "val_id");
-    if (!id || id->kind != JSON_STRING) return;
-    if (kept->validation && strcmp(kept->validation, id->string) != 0)
-        kept->best = (BestLoss){INFINITY, 0};
+    const char *id = json_text(object, "val_id");
+    if (!*id) return;
+    if (kept->validation && strcmp(kept->validation, id) != 0) kept->best = (BestLoss){INFINITY, 0};
     free(kept->validation);
-    kept->validation = copy_string(id->string);
+    kept->validation = copy_string(id);
 }
 
 // Keeps a line, which ends with its newline, unless it is of a later step, or comes again. A
 // damaged one must not be followed by one that is kept.
-static void prune_line(Kept *kept, const char *path, size_t number, const char *line, size_t size,
-                       int64_t resume_step, unsigned again) {
-    Json *object = json_try_parse(line, size);
-    const double step = object ? member_number(object, "step", -1) : 0;
+static void prune_line(Kept *kept, const char *path, size_t number, Text line, int64_t resume_step,
+                       unsigned again) {
+    Json *object = json_try_parse(line.data, line.size);
+    const double step = object ? json_number(object, "step", -1) : 0;
     if (!object) {
         if (!kept->damaged) kept->damaged = number;
     } else if (step <= (double)resume_step &&
                !(step == (double)resume_step && will_be_rewritten(object, again))) {
         if (kept->damaged)
             fail("%s, line %zu: is damaged, and good lines follow", path, kept->damaged);
-        keep(kept, line, size);
+        keep(kept, line);
         keep_validation(kept, object);
-        kept->seconds = fmax(kept->seconds, member_number(object, "seconds", 0));
+        kept->seconds = fmax(kept->seconds, json_number(object, "seconds", 0));
         if (json_find(object, "best"))
-            kept->best = (BestLoss){member_number(object, "val_loss", kept->best.loss),
-                                    (int64_t)fmin(member_number(object, "val_tokens", 0), 1e18)};
+            kept->best = (BestLoss){json_number(object, "val_loss", kept->best.loss),
+                                    (int64_t)fmin(json_number(object, "val_tokens", 0), 1e18)};
     }
     json_free(object);
 }
@@ -101,27 +94,19 @@ static void prune_line(Kept *kept, const char *path, size_t number, const char *
 // steps. And what comes again at that step. The text of what is returned is gone.
 static Kept prune(const char *path, int64_t resume_step, unsigned again) {
     FileMap file = file_map(path);
-    const char *text = (const char *)file.data, *const end = text + file.size;
+    Text rest = {(const char *)file.data, file.size}, line;
     Kept kept = {.text = allocate(file.size, 1, "the log"), .best = {INFINITY, 0}};
     size_t number = 1;
-    for (const char *newline; text < end && (newline = memchr(text, '\n', (size_t)(end - text)));
-         number++) {
-        const size_t size = (size_t)(newline + 1 - text);
+    for (; text_next_line(&rest, &line); number++)
         if (resume_step >= 0)
-            prune_line(&kept, path, number, text, size, resume_step, again);
+            prune_line(&kept, path, number, line, resume_step, again);
         else
-            keep(&kept, text, size);
-        text += size;
-    }
-    if (text < end && !kept.damaged) kept.damaged = number;
+            keep(&kept, line);
+    if (line.size > 0 && !kept.damaged) kept.damaged = number;
     if (kept.damaged) warn("%s, line %zu: was damaged and is cut off", path, kept.damaged);
     const bool changed = kept.size != file.size;
     file_unmap(&file);
-    if (changed) {
-        AtomicFile *rewritten = atomic_open(path);
-        atomic_write(rewritten, kept.text, kept.size);
-        atomic_commit(rewritten);
-    }
+    if (changed) atomic_save(path, kept.text, kept.size);
     free(kept.text);
     return kept;
 }
@@ -131,7 +116,7 @@ Log *log_open(const char *directory, int64_t resume_step, unsigned again) {
     log->terminal = terminal_is_used();
     Kept kept = {.best = {INFINITY, 0}};
     if (directory) {
-        log->path = format_string("%s/log.jsonl", directory);
+        log->path = path_in(directory, "log.jsonl");
         if (file_exists(log->path)) kept = prune(log->path, resume_step, again);
         log->file = open(log->path, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0666);
         if (log->file < 0) fail("%s: cannot write: %s", log->path, strerror(errno));

@@ -1,5 +1,6 @@
 #include "parameter.h"
 #include "error.h"
+#include "memory.h"
 #include "random.h"
 #include <stdlib.h>
 #include <string.h>
@@ -26,17 +27,6 @@ static size_t shape_size(const char *name, int rank, const int64_t *shape) {
     return size;
 }
 
-// Room for one more: the array doubles when its count reaches a power of two.
-static void grow(ParameterTable *table) {
-    const size_t count = (size_t)table->count;
-    if (table->count == PARAMETER_MAX) fail("more than %d parameters", PARAMETER_MAX);
-    if ((count & (count - 1)) != 0) return;
-    const size_t capacity = count == 0 ? 1 : 2 * count;
-    Parameter *items = realloc(table->items, capacity * sizeof(Parameter));
-    if (!items) fail("no memory for a table of %zu parameters", capacity);
-    table->items = items;
-}
-
 static size_t add_at(ParameterTable *table, size_t offset, const char *name, int rank,
                      const int64_t *shape, bool decay, double mean, double deviation) {
     if (strlen(name) >= PARAMETER_NAME)
@@ -45,7 +35,8 @@ static size_t add_at(ParameterTable *table, size_t offset, const char *name, int
     const size_t size = shape_size(name, rank, shape);
     if (size > PTRDIFF_MAX / sizeof(double) - offset - OFFSET_MULTIPLE)
         fail("parameter %s: too many elements in all", name);
-    grow(table);
+    if (table->count == PARAMETER_MAX) fail("more than %d parameters", PARAMETER_MAX);
+    table->items = grow_list(table->items, (size_t)table->count, sizeof(Parameter), "parameters");
     Parameter *p = &table->items[table->count];
     *p = (Parameter){.rank = rank,
                      .size = size,

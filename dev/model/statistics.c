@@ -8,10 +8,7 @@ Measurement *statistics_find(Statistics *s, size_t layer, const char *place) {
     for (size_t i = 0; i < s->count; i++)
         if (s->items[i]->layer == layer && strcmp(s->items[i]->place, place) == 0)
             return s->items[i];
-    Measurement **items = allocate(s->count + 1, sizeof(Measurement *), "statistics");
-    if (s->count > 0) memcpy(items, s->items, s->count * sizeof(Measurement *));
-    free(s->items);
-    s->items = items;
+    s->items = grow_list(s->items, s->count, sizeof(Measurement *), "statistics");
     Measurement *m = allocate(1, sizeof(Measurement), "statistics");
     *m = (Measurement){.layer = layer, .place = place};
     s->items[s->count++] = m;

@@ -50,17 +50,15 @@ static const Program *find_command(const char *command) {
 // ---- eval and generate ------------------------------------------------------
 // What config.json next to a Hugging Face model's weights calls it, as our programs do.
 static char *model_of_config(const char *weights) {
-    char *path = format_string("%.*sconfig.json", (int)(path_name(weights) - weights), weights);
+    char *path = path_beside(weights, "config.json");
     if (!file_exists(path))
         fail("%s: names no model, and %s, which would, is missing", weights, path);
-    FileMap file = file_map(path);
-    Json *config = json_parse((const char *)file.data, file.size, path);
+    Json *config = json_read(path);
     const char *type = json_string(config, "model_type", path);
     char *model = copy_string(strcmp(type, "marian") == 0  ? "translate"
                               : strcmp(type, "qwen3") == 0 ? "llama"
                                                            : type);
     json_free(config);
-    file_unmap(&file);
     free(path);
     return model;
 }

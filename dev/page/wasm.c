@@ -70,15 +70,6 @@ static const FileMap *find(const char *path) {
     return NULL;
 }
 
-const char *path_name(const char *path) {
-    const char *slash = strrchr(path, '/');
-    return slash ? slash + 1 : path;
-}
-
-char *path_directory(const char *path) {
-    return copy_string(".");
-}
-
 bool file_exists(const char *path) {
     return find(path);
 }

@@ -65,10 +65,6 @@ static Text unescaped(const char *text) {
     return (Text){out, (size_t)(end - out)};
 }
 
-static Text without_last_newline(const char *data, size_t size) {
-    return (Text){data, size > 0 && data[size - 1] == '\n' ? size - 1 : size};
-}
-
 // All of it, or what came before a signal.
 static Text read_standard_input(void) {
     Bytes all = {0};
@@ -82,12 +78,12 @@ static Text read_standard_input(void) {
         all.size += (size_t)got;
     }
     stop_interrupts(false);
-    return without_last_newline(all.data, all.size);
+    return text_without_newline((Text){all.data, all.size});
 }
 
 static Text read_prompt_file(const char *path) {
     FileMap file = file_map(path);
-    const Text text = without_last_newline((const char *)file.data, file.size);
+    const Text text = text_without_newline((Text){(const char *)file.data, file.size});
     char *copy = allocate(text.size + 1, 1, "a prompt");
     if (text.size) memcpy(copy, text.data, text.size);
     file_unmap(&file);

@@ -53,12 +53,10 @@ static char *written_name(const Bpe *bpe, int32_t token) {
     bpe_byte_characters(characters);
     Bytes name = {0};
     for (size_t i = 0; i < text.size; i++) {
-        const uint16_t code = verbatim ? 0 : characters[(unsigned char)text.data[i]];
-        if (verbatim || code < 0x80)
-            bytes_append(&name, text.data + i, 1);
-        else
-            bytes_append(&name, (char[]){(char)(0xc0 | code >> 6), (char)(0x80 | (code & 0x3f))},
-                         2);
+        char character[4] = {text.data[i]};
+        const char *end = verbatim ? character + 1
+                                   : utf8_write(character, characters[(unsigned char)text.data[i]]);
+        bytes_append(&name, character, (size_t)(end - character));
     }
     bytes_append(&name, "", 1);
     return name.data;
@@ -140,11 +138,6 @@ static void add_token(Reader *r, int64_t token, const char *name, int flags) {
     r->flags[token] = (uint8_t)((r->flags[token] & BPE_OUTSIDE) | flags | BPE_ADDED | BPE_VERBATIM);
 }
 
-static bool is_true(const Json *object, const char *key) {
-    const Json *value = json_find(object, key);
-    return value && value->kind == JSON_BOOL && value->boolean;
-}
-
 static const struct {
     const char *key;
     int flag;
@@ -158,7 +151,7 @@ enum { ADDED_FLAGS = sizeof(added_flags) / sizeof(*added_flags) };
 static void read_added_token(Reader *r, const Json *item, int64_t token) {
     int flags = 0;
     for (int i = 0; i < ADDED_FLAGS; i++)
-        if (is_true(item, added_flags[i].key)) flags |= added_flags[i].flag;
+        if (json_is_true(item, added_flags[i].key)) flags |= added_flags[i].flag;
     add_token(r, token, json_string(item, "content", r->path), flags);
 }
 
@@ -270,13 +263,8 @@ static bool is_null(const Json *object, const char *key) {
     return !value || value->kind == JSON_NULL;
 }
 
-static const char *text_of(const Json *object, const char *key) {
-    const Json *value = json_find(object, key);
-    return value && value->kind == JSON_STRING ? value->string : "";
-}
-
 static bool has_type(const Json *object, const char *type) {
-    return strcmp(text_of(object, "type"), type) == 0;
+    return strcmp(json_text(object, "type"), type) == 0;
 }
 
 // The steps of a member of tokenizer.json (count): those of a Sequence, whose list is called
@@ -311,11 +299,11 @@ static bool read_split(const Json *step, BpePattern *pattern) {
          BPE_QWEN2},
     };
     const Json *written = json_find(step, "pattern");
-    const char *behavior = text_of(step, "behavior");
-    if (strcmp(behavior, is_true(step, "invert") ? "Removed" : "Isolated") != 0) return false;
+    const char *behavior = json_text(step, "behavior");
+    if (strcmp(behavior, json_is_true(step, "invert") ? "Removed" : "Isolated") != 0) return false;
     for (size_t i = 0; written && i < sizeof(known) / sizeof(*known); i++) {
         *pattern = known[i].pattern;
-        if (strcmp(text_of(written, "Regex"), known[i].text) == 0) return true;
+        if (strcmp(json_text(written, "Regex"), known[i].text) == 0) return true;
     }
     return false;
 }
@@ -325,11 +313,12 @@ static bool read_words(Bpe *bpe, const Json *const *steps, int count) {
     if (count < 1 || count > 2 || !has_type(steps[count - 1], "ByteLevel")) return false;
     const Json *uses_regex = json_find(steps[count - 1], "use_regex");
     const bool own = !uses_regex || uses_regex->kind != JSON_BOOL || uses_regex->boolean;
-    bpe->prefix_space = is_true(steps[count - 1], "add_prefix_space");
+    bpe->prefix_space = json_is_true(steps[count - 1], "add_prefix_space");
     if (count == 1) return own;
     if (bpe->prefix_space) return false; // it would precede each word
     if (has_type(steps[0], "Digits")) {
-        bpe->pattern = is_true(steps[0], "individual_digits") ? BPE_GPT2_DIGITS : BPE_GPT2_NUMBERS;
+        bpe->pattern =
+            json_is_true(steps[0], "individual_digits") ? BPE_GPT2_DIGITS : BPE_GPT2_NUMBERS;
         return own;
     }
     return has_type(steps[0], "Split") && read_split(steps[0], &bpe->pattern) && !own;
@@ -341,7 +330,7 @@ static void refuse_others(const Json *root, const Json *model, const char *path)
     if (json_find(model, "type") && !has_type(model, "BPE"))
         fail("%s: its model is %s, but only byte-level BPE can be read; make data with a tokenizer "
              "of its own with ./tokenize",
-             path, text_of(model, "type"));
+             path, json_text(model, "type"));
     const int count = steps_of(root, "decoder", "decoders", path, steps);
     if (count != 1 || !has_type(steps[0], "ByteLevel"))
         fail(
@@ -350,9 +339,9 @@ static void refuse_others(const Json *root, const Json *model, const char *path)
     if (dropout && dropout->kind == JSON_NUMBER && dropout->number != 0)
         fail("%s: \"dropout\" is %g, which is not supported", path, dropout->number);
     for (int i = 0; i < 2; i++)
-        if (*text_of(model, texts[i]))
+        if (*json_text(model, texts[i]))
             fail("%s: \"%s\" is \"%s\", which is not supported", path, texts[i],
-                 text_of(model, texts[i]));
+                 json_text(model, texts[i]));
 }
 
 static void read_steps(Bpe *bpe, const Json *root, const char *path) {
@@ -361,7 +350,7 @@ static void read_steps(Bpe *bpe, const Json *root, const char *path) {
     for (int i = 0; i < count; i++)
         if (!has_type(steps[i], "NFC"))
             fail("%s: \"normalizer\" is %s, but only NFC is supported", path,
-                 text_of(steps[i], "type"));
+                 json_text(steps[i], "type"));
     bpe->composes = count > 0;
     count = steps_of(root, "pre_tokenizer", "pretokenizers", path, steps);
     if (!read_words(bpe, steps, count))
@@ -403,7 +392,7 @@ static void read_template(Bpe *bpe, const Json *step, const char *path) {
         const Json *token = json_find(known, json_string(special, "id", path));
         if (!token)
             fail("%s: \"post_processor\": \"special_tokens\" lacks \"%s\"", path,
-                 text_of(special, "id"));
+                 json_text(special, "id"));
         put_around(bpe, path, member(token, "ids", JSON_ARRAY, path), i > text);
     }
 }
@@ -428,43 +417,25 @@ static void read_post_processor(Bpe *bpe, const Json *root, const char *path) {
             read_pair(bpe, steps[i], "sep", path);
         } else if (!has_type(steps[i], "ByteLevel")) { // which moves offsets alone
             fail("%s: \"post_processor\" is %s, which is not supported", path,
-                 text_of(steps[i], "type"));
+                 json_text(steps[i], "type"));
         }
     }
 }
 
 // ---- files next to it -------------------------------------------------------
 
-typedef struct {
-    char *path;
-    FileMap map;
-    Json *root; // NULL: there is no such file
-} JsonFile;
-
-static JsonFile open_beside(const char *path, const char *name) {
-    const char *slash = strrchr(path, '/');
-    JsonFile file = {.path =
-                         format_string("%.*s%s", slash ? (int)(slash + 1 - path) : 0, path, name)};
-    if (!file_exists(file.path)) return file;
-    file.map = file_map(file.path);
-    file.root = json_parse((const char *)file.map.data, file.map.size, file.path);
-    if (file.root->kind != JSON_OBJECT) fail("%s: is not a JSON object", file.path);
-    return file;
-}
-
-static void close_beside(JsonFile *file) {
-    if (file->root) {
-        json_free(file->root);
-        file_unmap(&file->map);
-    }
-    free(file->path);
+static Json *read_beside(const char *path, const char *name) {
+    char *beside = path_beside(path, name);
+    Json *root = file_exists(beside) ? json_read_object(beside) : NULL;
+    free(beside);
+    return root;
 }
 
 // What a member like "eos_token" names: "</s>", or {"content": "</s>", ...}; "": nothing.
 static const char *named_token(const Json *root, const char *key) {
     const Json *value = json_find(root, key);
-    if (value && value->kind == JSON_OBJECT) return text_of(value, "content");
-    return value ? text_of(root, key) : "";
+    if (value && value->kind == JSON_OBJECT) return json_text(value, "content");
+    return value ? json_text(root, key) : "";
 }
 
 static void read_role(const Bpe *bpe, const Json *root, const char *key, int32_t *token) {
@@ -475,12 +446,12 @@ static void read_role(const Bpe *bpe, const Json *root, const char *key, int32_t
 static const char *const beside_names[] = {"special_tokens_map.json", "tokenizer_config.json"};
 
 // Which tokens end a text, pad it, hide another one.
-static void read_roles(Bpe *bpe, const JsonFile files[2]) {
+static void read_roles(Bpe *bpe, Json *const files[2]) {
     for (int i = 0; i < 2; i++) {
-        if (!files[i].root) continue;
-        read_role(bpe, files[i].root, "eos_token", &bpe->end);
-        read_role(bpe, files[i].root, "pad_token", &bpe->padding);
-        read_role(bpe, files[i].root, "mask_token", &bpe->mask);
+        if (!files[i]) continue;
+        read_role(bpe, files[i], "eos_token", &bpe->end);
+        read_role(bpe, files[i], "pad_token", &bpe->padding);
+        read_role(bpe, files[i], "mask_token", &bpe->mask);
     }
 }
 
@@ -540,9 +511,7 @@ static void check_numbers(const Reader *r, const Json *vocabulary, const Json *a
 }
 
 static Bpe *open_tokenizer_json(const char *path) {
-    FileMap file = file_map(path);
-    Json *root = json_parse((const char *)file.data, file.size, path);
-    if (root->kind != JSON_OBJECT) fail("%s: is not a JSON object", path);
+    Json *root = json_read_object(path);
     const Json *model = member(root, "model", JSON_OBJECT, path);
     refuse_others(root, model, path);
     const Json *vocabulary = member(model, "vocab", JSON_OBJECT, path);
@@ -558,29 +527,26 @@ static Bpe *open_tokenizer_json(const char *path) {
     check_numbers(&r, vocabulary, added);
     make_tokens(&r);
     read_merges(&r, merges);
-    if (is_true(model, "ignore_merges")) take_whole(&r);
+    if (json_is_true(model, "ignore_merges")) take_whole(&r);
     read_post_processor(r.bpe, root, path);
     Bpe *bpe = reader_close(&r);
-    JsonFile beside[2];
-    for (int i = 0; i < 2; i++) beside[i] = open_beside(path, beside_names[i]);
+    Json *beside[2];
+    for (int i = 0; i < 2; i++) beside[i] = read_beside(path, beside_names[i]);
     read_roles(bpe, beside);
-    override_prefix(bpe, beside[1].root);
+    override_prefix(bpe, beside[1]);
     keep_settings(bpe, root, model);
-    for (int i = 0; i < 2; i++) close_beside(&beside[i]);
+    for (int i = 0; i < 2; i++) json_free(beside[i]);
     json_free(root);
-    file_unmap(&file);
     return bpe;
 }
 
 // ---- vocab.json and merges.txt ----------------------------------------------
-// The next line of merges.txt that holds a merge, from *at on; false at the end.
-static bool next_merge(Text file, size_t *at, Text *line) {
-    while (*at < file.size) {
-        const char *start = file.data + *at, *newline = memchr(start, '\n', file.size - *at);
-        *line = (Text){start, newline ? (size_t)(newline - start) : file.size - *at};
-        *at += line->size + 1;
-        if (line->size > 0 && start[line->size - 1] == '\r') line->size--;
-        const bool version = line->size >= 8 && memcmp(start, "#version", 8) == 0;
+// The next line of merges.txt that holds a merge, taken off *file; false at the end.
+static bool next_merge(Text *file, Text *line) {
+    while (file->size > 0) {
+        *line = text_without_newline(text_take_line(file));
+        if (line->size > 0 && line->data[line->size - 1] == '\r') line->size--;
+        const bool version = line->size >= 8 && memcmp(line->data, "#version", 8) == 0;
         if (line->size > 0 && !version) return true;
     }
     return false;
@@ -603,18 +569,14 @@ static void read_added_files(Reader *r, const Json *added, const Json *decoder) 
     }
 }
 
-static bool ends_in(const char *path, const char *end) {
-    const size_t size = strlen(path), length = strlen(end);
-    return size >= length && strcmp(path + size - length, end) == 0;
-}
-
 static void read_specials(Reader *r, const Json *root) {
     const Json *more = root ? json_find(root, "additional_special_tokens") : NULL;
     for (size_t i = 0; root && i < root->count; i++)
-        if (ends_in(root->keys[i], "_token")) read_special(r, named_token(root, root->keys[i]));
+        if (path_ends_in(root->keys[i], "_token"))
+            read_special(r, named_token(root, root->keys[i]));
     for (size_t i = 0; more && more->kind == JSON_ARRAY && i < more->count; i++) {
         const Json *item = &more->items[i];
-        read_special(r, item->kind == JSON_STRING ? item->string : text_of(item, "content"));
+        read_special(r, item->kind == JSON_STRING ? item->string : json_text(item, "content"));
     }
 }
 
@@ -630,15 +592,15 @@ static void assume_specials(Reader *r, bool all) {
     }
 }
 
-static void read_beside(Reader *r, const JsonFile *added, const JsonFile beside[2]) {
-    const Json *config = beside[1].root;
-    read_added_files(r, added->root, config ? json_find(config, "added_tokens_decoder") : NULL);
-    for (int i = 0; i < 2; i++) read_specials(r, beside[i].root);
+static void read_specials_beside(Reader *r, const Json *added, Json *const beside[2]) {
+    const Json *config = beside[1];
+    read_added_files(r, added, config ? json_find(config, "added_tokens_decoder") : NULL);
+    for (int i = 0; i < 2; i++) read_specials(r, beside[i]);
 }
 
 // A token that tokenizer_config.json wants before a text.
 static void read_first(Bpe *bpe, const Json *config) {
-    if (!config || !is_true(config, "add_bos_token")) return;
+    if (!config || !json_is_true(config, "add_bos_token")) return;
     const char *name = named_token(config, "bos_token");
     const int32_t token = bpe_added(bpe, *name ? name : BPE_END);
     if (token < 0)
@@ -649,30 +611,26 @@ static void read_first(Bpe *bpe, const Json *config) {
 }
 
 static Bpe *open_vocab_json(const char *path) {
-    char *merges_path = format_string("%.*smerges.txt", (int)(path_name(path) - path), path);
-    FileMap file = file_map(path), merges_file = file_map(merges_path);
-    Json *root = json_parse((const char *)file.data, file.size, path);
-    if (root->kind != JSON_OBJECT) fail("%s: is not a JSON object", path);
-    JsonFile added = open_beside(path, "added_tokens.json"), beside[2];
-    for (int i = 0; i < 2; i++) beside[i] = open_beside(path, beside_names[i]);
-    Reader r = reader_open(path, root->count + (added.root ? added.root->count : 0));
+    char *merges_path = path_beside(path, "merges.txt");
+    FileMap merges_file = file_map(merges_path);
+    Json *root = json_read_object(path), *added = read_beside(path, "added_tokens.json"),
+         *beside[2];
+    for (int i = 0; i < 2; i++) beside[i] = read_beside(path, beside_names[i]);
+    Reader r = reader_open(path, root->count + (added ? added->count : 0));
     read_vocabulary(&r, root);
-    read_beside(&r, &added, beside);
+    read_specials_beside(&r, added, beside);
     make_tokens(&r);
-    const Text merges = {(const char *)merges_file.data, merges_file.size};
+    Text merges = {(const char *)merges_file.data, merges_file.size}, line;
     r.path = merges_path;
-    Text line;
-    size_t number = 0;
-    for (size_t at = 0; next_merge(merges, &at, &line); number++) read_merge_line(&r, number, line);
-    assume_specials(&r, !added.root && !beside[0].root && !beside[1].root);
+    for (size_t number = 0; next_merge(&merges, &line); number++) read_merge_line(&r, number, line);
+    assume_specials(&r, !added && !beside[0] && !beside[1]);
     Bpe *bpe = reader_close(&r);
     read_roles(bpe, beside);
-    override_prefix(bpe, beside[1].root);
-    read_first(bpe, beside[1].root);
-    for (int i = 0; i < 2; i++) close_beside(&beside[i]);
-    close_beside(&added);
+    override_prefix(bpe, beside[1]);
+    read_first(bpe, beside[1]);
+    for (int i = 0; i < 2; i++) json_free(beside[i]);
+    json_free(added);
     json_free(root);
-    file_unmap(&file);
     file_unmap(&merges_file);
     free(merges_path);
     return bpe;
@@ -717,7 +675,7 @@ static const char *const names[] = {BPE_FILE, "vocab.json", BPE_LLMC_FILE};
 // The first of the files above in a directory, fresh memory; NULL: none is there.
 static char *find_file(const char *directory) {
     for (size_t i = 0; i < sizeof(names) / sizeof(*names); i++) {
-        char *path = format_string("%s/%s", directory, names[i]);
+        char *path = path_in(directory, names[i]);
         if (file_exists(path)) return path;
         free(path);
     }
@@ -745,8 +703,8 @@ Bpe *bpe_open(const char *path) {
         free(file);
         return bpe;
     }
-    if (ends_in(path, ".bin")) return open_llmc(path);
-    return ends_in(path, "vocab.json") ? open_vocab_json(path) : open_tokenizer_json(path);
+    if (path_ends_in(path, ".bin")) return open_llmc(path);
+    return path_ends_in(path, "vocab.json") ? open_vocab_json(path) : open_tokenizer_json(path);
 }
 
 // The post-processor that puts a token before each text (read_first).
@@ -824,7 +782,7 @@ static void write_text(AtomicFile *file, const char *text) {
 }
 
 static AtomicFile *open_output(const char *directory, const char *name) {
-    char *path = format_string("%s/%s", directory, name);
+    char *path = path_in(directory, name);
     AtomicFile *file = atomic_open(path);
     free(path);
     return file;

@@ -41,23 +41,13 @@ static Kind kind_of(uint32_t code) {
 
 // Kind and length of the character at byte `at`.
 static Kind character_at(Text text, size_t at, size_t *length) {
-    const unsigned char *u = (const unsigned char *)text.data + at;
+    const unsigned char first = (unsigned char)text.data[at];
     *length = 1;
-    if (u[0] < 0x80) return ascii[u[0]];
-    switch (utf8_length((Text){text.data + at, text.size - at})) {
-    case 2:
-        *length = 2;
-        return kind_of((u[0] & 0x1fu) << 6 | (u[1] & 0x3fu));
-    case 3:
-        *length = 3;
-        return kind_of((u[0] & 0xfu) << 12 | (u[1] & 0x3fu) << 6 | (u[2] & 0x3fu));
-    case 4:
-        *length = 4;
-        return kind_of((u[0] & 7u) << 18 | (u[1] & 0x3fu) << 12 | (u[2] & 0x3fu) << 6 |
-                       (u[3] & 0x3fu));
-    default:
-        return O;
-    }
+    if (first < 0x80) return ascii[first];
+    const size_t found = utf8_length((Text){text.data + at, text.size - at});
+    if (found == 0) return O;
+    *length = found;
+    return kind_of(utf8_read(text.data + at, found));
 }
 
 // The same with the kinds that patterns have: O, L, N and S.

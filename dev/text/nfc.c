@@ -134,32 +134,14 @@ static void compose_part(Part *part) {
     part->count = kept;
 }
 
-static void write_code(Bytes *out, uint32_t code) {
-    const unsigned char text[4] = {(unsigned char)(code < 0x80      ? code
-                                                   : code < 0x800   ? 0xc0 | code >> 6
-                                                   : code < 0x10000 ? 0xe0 | code >> 12
-                                                                    : 0xf0 | code >> 18),
-                                   (unsigned char)(0x80 | (code < 0x800     ? code
-                                                           : code < 0x10000 ? code >> 6
-                                                                            : code >> 12) %
-                                                              64),
-                                   (unsigned char)(0x80 | (code < 0x10000 ? code : code >> 6) % 64),
-                                   (unsigned char)(0x80 | code % 64)};
-    bytes_append(out, text, code < 0x80 ? 1 : code < 0x800 ? 2 : code < 0x10000 ? 3 : 4);
-}
-
 static void end_part(Part *part, Bytes *out) {
     order_marks(part);
     compose_part(part);
-    for (size_t i = 0; i < part->count; i++) write_code(out, part->items[i].code);
+    for (size_t i = 0; i < part->count; i++) {
+        char text[4];
+        bytes_append(out, text, (size_t)(utf8_write(text, part->items[i].code) - text));
+    }
     part->bytes.size = part->count = 0;
-}
-
-static uint32_t code_at(const char *text, size_t length) {
-    const unsigned char *u = (const unsigned char *)text;
-    uint32_t code = length == 1 ? u[0] : u[0] & (0x7fu >> length);
-    for (size_t i = 1; i < length; i++) code = code << 6 | (u[i] & 0x3fu);
-    return code;
 }
 
 char *nfc_normalise(Text text, size_t *size) {
@@ -171,7 +153,7 @@ char *nfc_normalise(Text text, size_t *size) {
     for (size_t i = 0, length; i < text.size; i += length) {
         const size_t found = utf8_length((Text){text.data + i, text.size - i});
         length = found ? found : 1;
-        const uint32_t code = found ? code_at(text.data + i, length) : 0;
+        const uint32_t code = found ? utf8_read(text.data + i, length) : 0;
         if (code < 0x300) end_part(&part, &out);
         if (found)
             add(&part, code);

@@ -3,14 +3,9 @@
 #include "error.h"
 #include <string.h>
 
-// The sentence of the next line of *rest, which moves after it.
-static Text next_sentence(Text *rest) {
-    const char *newline = memchr(rest->data, '\n', rest->size);
-    const size_t size = newline ? (size_t)(newline - rest->data) : rest->size,
-                 step = size + (newline != NULL);
-    const Text sentence = text_sentence((Text){rest->data, size});
-    *rest = (Text){rest->data + step, rest->size - step};
-    return sentence;
+// The sentence of the first line, which is taken off the text.
+static Text take_sentence(Text *text) {
+    return text_sentence(text_without_newline(text_take_line(text)));
 }
 
 static void add_counts(TextCounts *sum, TextCounts counts) {
@@ -33,7 +28,7 @@ Pairs pairs_join(PairSide source, PairSide target, const char *end) {
     const PairSide sides[] = {source, target};
     int64_t number = 1;
     for (; source.text.size > 0 && target.text.size > 0; number++) {
-        const Text sentences[] = {next_sentence(&source.text), next_sentence(&target.text)};
+        const Text sentences[] = {take_sentence(&source.text), take_sentence(&target.text)};
         if (sentences[0].size == 0 || sentences[1].size == 0) {
             if (pairs.left_out++ == 0) pairs.first_empty = number;
             continue;

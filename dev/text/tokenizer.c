@@ -52,9 +52,7 @@ TokenizerKind tokenizer_kind(const Tokenizer *tokenizer) {
 
 static void copy_file(const char *from, const char *to) {
     FileMap source = file_map(from);
-    AtomicFile *copy = atomic_open(to);
-    atomic_write(copy, source.data, source.size);
-    atomic_commit(copy);
+    atomic_save(to, source.data, source.size);
     file_unmap(&source);
 }
 
@@ -121,7 +119,7 @@ static Bpe *create_bpe(const TokenizerSettings *settings, const char *directory,
 }
 
 static bool has_file(const char *directory, const char *name) {
-    char *path = format_string("%s/%s", directory, name);
+    char *path = path_in(directory, name);
     const bool there = file_exists(path);
     free(path);
     return there;
@@ -152,7 +150,7 @@ char *tokenizer_model(TokenizerKind kind, const char *directory) {
         [TOKENIZER_WORD] = WORD_FILE, [TOKENIZER_SPM] = MODEL_FILE, [TOKENIZER_BPE] = BPE_FILE};
     if (!tokenizer_exists(kind, directory) || !names[kind]) return NULL;
     // A directory of Hugging Face's may hold a BPE in other files.
-    return has_file(directory, names[kind]) ? format_string("%s/%s", directory, names[kind])
+    return has_file(directory, names[kind]) ? path_in(directory, names[kind])
                                             : copy_string(directory);
 }
 
@@ -224,7 +222,7 @@ Tokenizer *tokenizer_train_bpe(Text text, int64_t vocabulary) {
 }
 
 static void copy_into(const char *directory, const char *name, const char *from) {
-    char *path = format_string("%s/%s", directory, name);
+    char *path = path_in(directory, name);
     copy_file(from, path);
     free(path);
 }

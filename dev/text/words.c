@@ -140,17 +140,14 @@ Words *words_of_texts(const Text *texts, int count, int64_t limit) {
 
 Words *words_of_lines(Text file, const char *path) {
     Words *words = words_create();
-    size_t at = 0;
-    while (at < file.size) {
-        const char *start = file.data + at, *newline = memchr(start, '\n', file.size - at);
-        const Text word = {start, newline ? (size_t)(newline - start) : file.size - at};
+    while (file.size > 0) {
+        const Text word = text_without_newline(text_take_line(&file));
         const int32_t before = words->count;
         if (word.size == 0)
             fail("%s: line %d: found an empty line, expected a word", path, before + 1);
         if (words_add(words, word, 1) != before)
             fail("%s: line %d: the word \"%.*s\" is listed twice", path, before + 1,
                  (int)(word.size < 100 ? word.size : 100), word.data);
-        at += word.size + 1;
     }
     return words;
 }

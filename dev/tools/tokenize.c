@@ -15,7 +15,6 @@
 #include "streams.h"
 #include "terminal.h"
 #include "text_format.h"
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
@@ -302,19 +301,8 @@ static void check_texts(Job *job) {
 
 // ---- the output directory ---------------------------------------------------
 
-static int list_directory(const char *path, struct dirent ***entries) {
-    const int count = scandir(path, entries, NULL, alphasort);
-    if (count < 0) fail("%s: cannot read the directory: %s", path, strerror(errno));
-    return count;
-}
-
-static void free_list(struct dirent **entries, int count) {
-    for (int i = 0; i < count; i++) free(entries[i]);
-    free(entries);
-}
-
 static void remove_file(const char *directory, const char *name) {
-    char *path = format_string("%s/%s", directory, name);
+    char *path = path_in(directory, name);
     if (unlink(path) != 0) fail("%s: cannot remove: %s", path, strerror(errno));
     free(path);
 }
@@ -350,35 +338,31 @@ static void lock_output(const char *directory) {
 
 // Makes output and staging directory; the latter is emptied of what a run left that did not finish.
 static void prepare_output(Job *job) {
-    struct dirent **entries;
+    size_t count;
     if (job->prepared) return;
     job->prepared = true;
     directory_create(job->output);
     lock_output(job->output);
-    int count = list_directory(job->output, &entries);
+    char **names = directory_list(job->output, &count);
     bool used = false; // by an earlier run of this program, whose files are replaced
-    for (int i = 0; i < count; i++) used = used || strcmp(entries[i]->d_name, "meta.json") == 0;
-    for (int i = 0; i < count; i++) {
-        const char *name = entries[i]->d_name;
-        if (is_ours(name) ? !used : dataset_split_of(name) >= 0)
-            fail("%s/%s: another program made it: take another --output", job->output, name);
-    }
-    free_list(entries, count);
+    for (size_t i = 0; i < count; i++) used = used || strcmp(names[i], "meta.json") == 0;
+    for (size_t i = 0; i < count; i++)
+        if (is_ours(names[i]) ? !used : dataset_split_of(names[i]) >= 0)
+            fail("%s/%s: another program made it: take another --output", job->output, names[i]);
+    directory_list_free(names, count);
     directory_create(job->staging);
-    count = list_directory(job->staging, &entries);
-    for (int i = 0; i < count; i++)
-        if (strcmp(entries[i]->d_name, ".") != 0 && strcmp(entries[i]->d_name, "..") != 0)
-            remove_file(job->staging, entries[i]->d_name);
-    free_list(entries, count);
+    names = directory_list(job->staging, &count);
+    for (size_t i = 0; i < count; i++)
+        if (strcmp(names[i], ".") != 0 && strcmp(names[i], "..") != 0)
+            remove_file(job->staging, names[i]);
+    directory_list_free(names, count);
 }
 
-static void write_meta(const Job *job, const char *text) {
-    char *path = format_string("%s/meta.json", job->output);
-    AtomicFile *file = atomic_open(path);
-    atomic_write(file, text, strlen(text));
-    atomic_write(file, "\n", 1);
-    atomic_commit(file);
+static void write_meta(const Job *job, const char *json) {
+    char *path = path_in(job->output, "meta.json"), *line = format_string("%s\n", json);
+    atomic_save(path, line, strlen(line));
     free(path);
+    free(line);
 }
 
 // What precedes a text. A model knows what it was trained on: a newline, if no <|endoftext|>
@@ -435,23 +419,22 @@ static void write_full_meta(const Job *job) {
 // Puts what is in the staging directory in the place of an earlier run's files. From the first
 // removal to the last step, meta.json says that the directory is not to be used.
 static void publish(const Job *job) {
-    struct dirent **entries;
+    size_t count;
     write_meta(job, "{\"unfinished\": true}");
-    int count = list_directory(job->output, &entries);
-    for (int i = 0; i < count; i++)
-        if (is_ours(entries[i]->d_name)) remove_file(job->output, entries[i]->d_name);
-    free_list(entries, count);
+    char **names = directory_list(job->output, &count);
+    for (size_t i = 0; i < count; i++)
+        if (is_ours(names[i])) remove_file(job->output, names[i]);
+    directory_list_free(names, count);
 
-    count = list_directory(job->staging, &entries);
-    for (int i = 0; i < count; i++) {
-        if (!is_ours(entries[i]->d_name)) continue;
-        char *from = format_string("%s/%s", job->staging, entries[i]->d_name);
-        char *to = format_string("%s/%s", job->output, entries[i]->d_name);
+    names = directory_list(job->staging, &count);
+    for (size_t i = 0; i < count; i++) {
+        if (!is_ours(names[i])) continue;
+        char *from = path_in(job->staging, names[i]), *to = path_in(job->output, names[i]);
         if (rename(from, to) != 0) fail("%s: cannot rename to %s: %s", from, to, strerror(errno));
         free(from);
         free(to);
     }
-    free_list(entries, count);
+    directory_list_free(names, count);
     if (rmdir(job->staging) != 0) fail("%s: cannot remove: %s", job->staging, strerror(errno));
     write_full_meta(job);
 }

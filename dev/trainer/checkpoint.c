@@ -113,8 +113,10 @@ static char *state_name(int64_t step) {
     return format_string("step_%08lld.state.safetensors", (long long)step);
 }
 
-static char *path_in(const char *directory, const char *name) {
-    return format_string("%s/%s", directory, name);
+static char *weights_path(const char *directory, int64_t step) {
+    char *name = weights_name(step), *path = path_in(directory, name);
+    free(name);
+    return path;
 }
 
 char *checkpoint_best_path(const char *directory) {
@@ -160,7 +162,6 @@ static bool listed(const Listing *listing, char *name) {
 static Listing listing_create(const char *directory) {
     Listing listing = {0};
     listing.names = directory_list(directory, &listing.count);
-    if (listing.count) qsort(listing.names, listing.count, sizeof(char *), compare_names);
     listing.complete = allocate(listing.count, sizeof(int64_t), "a list of checkpoints");
     for (size_t i = 0; i < listing.count; i++) {
         const int64_t step = step_of_name(listing.names[i], weights_name);
@@ -202,10 +203,8 @@ static void remove_pairs(const char *directory, const Listing *listing, int64_t 
 
 // Whether a killed run of such a model may have left a file of that name half written.
 static bool is_temporary(const ModelType *type, const char *name) {
-    const size_t length = strlen(name), end = strlen(".tmp");
-    if (length < end || strcmp(name + length - end, ".tmp") != 0) return false;
-    char *base = copy_string(name);
-    base[length - end] = '\0';
+    if (!path_ends_in(name, ".tmp")) return false;
+    char *base = format_string("%.*s", (int)(strlen(name) - strlen(".tmp")), name);
     const char *const names[] = {BEST_NAME, "log.jsonl", RUN_PAGE_NAME};
     bool ours = step_of_name(base, weights_name) >= 0 || step_of_name(base, state_name) >= 0 ||
                 tokenizer_has_file(base) || huggingface_has_file(type, base);
@@ -356,16 +355,14 @@ static void check_pair(const Checkpoint *pair) {
 }
 
 void checkpoint_check_pair(const char *weights) {
-    char *directory = path_directory(weights);
-    char *name = state_name(step_of_name(path_name(weights), weights_name));
-    char *state = path_in(directory, name);
+    char *name = state_name(step_of_name(path_name(weights), weights_name)),
+         *state = path_beside(weights, name);
     const Checkpoint pair = {safetensors_open(weights), safetensors_open(state)};
     check_pair(&pair);
     safetensors_close(pair.weights);
     safetensors_close(pair.state);
     free(state);
     free(name);
-    free(directory);
 }
 
 // The complete step that `newer` others are newer than; -1: none.
@@ -438,20 +435,16 @@ Safetensors *checkpoint_open_weights(const char *path) {
     struct stat status;
     const bool directory = stat(path, &status) == 0 && S_ISDIR(status.st_mode);
     if (directory) return open_weights_in(path);
-    char *beside = path_directory(path), *index = path_in(beside, HUGGINGFACE_INDEX);
+    char *index = path_beside(path, HUGGINGFACE_INDEX);
     if (strncmp(path_name(path), "model-", 6) == 0 && file_exists(index))
         fail("%s: is one of several files of a model; give %s", path, index);
-    free(beside);
     free(index);
     return safetensors_open(path);
 }
 
 char *checkpoint_path(const char *directory, size_t newer) {
     const int64_t step = complete_step(directory, newer);
-    if (step < 0) return NULL;
-    char *name = weights_name(step), *path = path_in(directory, name);
-    free(name);
-    return path;
+    return step < 0 ? NULL : weights_path(directory, step);
 }
 
 void checkpoint_check_type(const Safetensors *file, const ModelType *type) {
@@ -551,12 +544,18 @@ static void check_description(const Safetensors *file, const Run *run) {
     metadata_free(rows, count);
 }
 
-void checkpoint_load_weights(const Safetensors *file, const Run *run) {
+// The checked weights of a file, fresh.
+static real *read_weights(const Safetensors *file, const Run *run) {
     const ParameterTable *table = run->type->parameters(run->model);
     check_description(file, run);
     checkpoint_check_tensors(file, run->type, table);
     real *values = allocate(table->total, sizeof(real), "checkpoint");
     read_parameters(file, table, "", values);
+    return values;
+}
+
+void checkpoint_load_weights(const Safetensors *file, const Run *run) {
+    real *values = read_weights(file, run);
     run->type->write(run->model, MODEL_VALUES, values);
     free(values);
 }
@@ -604,18 +603,14 @@ void checkpoint_extend_positions(Safetensors *file, const ModelType *type, int64
 // Adds `factor` times the weights of a step.
 static void add_checkpoint(const char *directory, int64_t step, double factor, const Run *run,
                            real *sum) {
-    const ParameterTable *table = run->type->parameters(run->model);
-    char *name = weights_name(step), *path = path_in(directory, name);
+    char *path = weights_path(directory, step);
     Safetensors *file = safetensors_open(path);
-    check_description(file, run);
-    checkpoint_check_tensors(file, run->type, table);
-    real *values = allocate(table->total, sizeof(real), "checkpoint");
-    read_parameters(file, table, "", values);
-    for (size_t i = 0; i < table->total; i++) sum[i] += (real)factor * values[i];
+    const size_t total = run->type->parameters(run->model)->total;
+    real *values = read_weights(file, run);
+    for (size_t i = 0; i < total; i++) sum[i] += (real)factor * values[i];
     free(values);
     safetensors_close(file);
     free(path);
-    free(name);
 }
 
 void checkpoint_load_average(const Safetensors *file, int64_t count, const Run *run) {

@@ -44,15 +44,8 @@ static void read_bad(Generation *g, const Json *bad, int64_t vocabulary) {
 }
 
 static Json *read_file(const Safetensors *weights, const char *name) {
-    char *directory = path_directory(weights->file.path),
-         *path = format_string("%s/%s", directory, name);
-    Json *root = NULL;
-    if (file_exists(path)) {
-        FileMap map = file_map(path);
-        root = json_parse((const char *)map.data, map.size, path);
-        file_unmap(&map);
-    }
-    free(directory);
+    char *path = path_beside(weights->file.path, name);
+    Json *root = file_exists(path) ? json_read(path) : NULL;
     free(path);
     return root;
 }

@@ -16,12 +16,7 @@
 
 static void write_member(JsonWriter *w, const ConfigMember *member) {
     json_key(w, member->key);
-    if (member->value.kind == JSON_STRING)
-        json_write_string(w, member->value.string);
-    else if (member->value.kind == JSON_NUMBER)
-        json_write_number(w, member->value.number);
-    else
-        json_write_bool(w, member->value.boolean);
+    json_write_value(w, &member->value);
 }
 
 static bool same_value(const Json *a, const Json *b) {
@@ -40,19 +35,12 @@ static void check_member(const Json *config, const ConfigMember *member, const c
 }
 
 // ---- import -----------------------------------------------------------------
-// The path of config.json next to a file.
-static char *config_beside(const char *path) {
-    return format_string("%.*sconfig.json", (int)(path_name(path) - path), path);
-}
-
 static void read_config(Safetensors *file, const ModelType *type) {
-    char *path = config_beside(file->file.path);
+    char *path = path_beside(file->file.path, "config.json");
     if (!file_exists(path))
         fail("%s: its metadata names no model, and %s, which would, is missing", file->file.path,
              path);
-    FileMap map = file_map(path);
-    Json *config = json_parse((const char *)map.data, map.size, path);
-    if (config->kind != JSON_OBJECT) fail("%s: is not a JSON object", path);
+    Json *config = json_read_object(path);
     const char *model = json_string(config, "model_type", path);
     const char *other = type->exchange->other_type;
     if (strcmp(model, type->exchange->model_type) != 0 && !(other && strcmp(model, other) == 0))
@@ -68,7 +56,6 @@ static void read_config(Safetensors *file, const ModelType *type) {
     if (!safetensors_metadata(file, "end_token"))
         metadata_add(&file->metadata, &file->metadata_count, "end_token", copy_string("-1"));
     json_free(config);
-    file_unmap(&map);
     free(path);
 }
 
@@ -223,10 +210,6 @@ bool huggingface_has_class(const Run *run) {
     return text != NULL;
 }
 
-static char *path_in(const char *directory, const char *name) {
-    return format_string("%s/%s", directory, name);
-}
-
 // Whether a path is a link as huggingface_export makes them: to a file next to it.
 static bool is_own_link(const char *path) {
     char target[64];
@@ -282,9 +265,7 @@ static void replace_link(const char *path, const char *target) {
 
 static void write_file(const char *directory, const char *name, Text text) {
     char *path = path_in(directory, name);
-    AtomicFile *file = atomic_open(path);
-    atomic_write(file, text.data, (size_t)text.size);
-    atomic_commit(file);
+    atomic_save(path, text.data, text.size);
     free(path);
 }
 

@@ -95,7 +95,7 @@ static void add_file(PageModel *model, const char *name, const void *data, size_
 }
 
 static void add_copy(PageModel *model, const char *directory, const char *name) {
-    char *path = format_string("%s/%s", directory, name);
+    char *path = path_in(directory, name);
     FileMap file = file_map(path);
     add_file(model, name, file.data, file.size);
     file_unmap(&file);

@@ -13,27 +13,20 @@
 
 #define KEPT "log.jsonl.before"
 
-static const char *text_member(const Json *object, const char *key) {
-    const Json *member = json_find(object, key);
-    return member && member->kind == JSON_STRING ? member->string : "";
-}
-
 // The last line of a log that is a "start" event; NULL: none.
 static Json *start_event(const char *path) {
     FileMap file;
     if (!file_try_map(path, &file)) return NULL;
-    const char *text = (const char *)file.data, *const end = text + file.size;
+    Text log = {(const char *)file.data, file.size};
     static const char mark[] = "{\"event\":\"start\"";
     Json *found = NULL;
-    for (const char *newline; text < end && (newline = memchr(text, '\n', (size_t)(end - text)));
-         text = newline + 1) {
-        const size_t size = (size_t)(newline - text);
-        if (size < sizeof(mark) || memcmp(text, mark, sizeof(mark) - 1) != 0) continue;
-        Json *line = json_try_parse(text, size);
-        const Json *options = line ? json_find(line, "options") : NULL;
+    for (Text line; text_next_line(&log, &line);) {
+        if (line.size < sizeof(mark) || memcmp(line.data, mark, sizeof(mark) - 1) != 0) continue;
+        Json *event = json_try_parse(line.data, line.size);
+        const Json *options = event ? json_find(event, "options") : NULL;
         const bool usable = options && options->kind == JSON_OBJECT;
-        json_free(usable ? found : line);
-        if (usable) found = line;
+        json_free(usable ? found : event);
+        if (usable) found = event;
     }
     file_unmap(&file);
     return found;
@@ -42,7 +35,7 @@ static Json *start_event(const char *path) {
 char *restart_find_log(const char *directory) {
     static const char *const names[] = {"log.jsonl", KEPT};
     for (size_t i = 0; i < sizeof(names) / sizeof(*names); i++) {
-        char *path = format_string("%s/%s", directory, names[i]);
+        char *path = path_in(directory, names[i]);
         Json *event = start_event(path);
         json_free(event);
         if (event) return path;
@@ -57,28 +50,28 @@ static void resolve_path(Options *options, OptionName name, const char *start) {
     const char *path = options_text(options, name);
     if (!path || options_given(options, name) || path[0] == '/' || !*start) return;
     if (getcwd(here, sizeof(here)) && strcmp(here, start) == 0) return;
-    char *resolved = format_string("%s/%s", start, path);
+    char *resolved = path_in(start, path);
     options_set(options, name, resolved, options_name(name));
     free(resolved);
 }
 
 void restart_options(const char *log, Options *options, const ModelType *type) {
     Json *event = start_event(log);
-    const char *model = text_member(event, "model");
+    const char *model = json_text(event, "model");
     const size_t length = strlen(type->name);
     if (*model && (strncmp(model, type->name, length) != 0 || model[length] != ','))
         fail("%s: is of a model of type %.*s, this program trains %s", log,
              (int)strcspn(model, ","), model, type->name);
     options_from_log_event(options, json_find(event, "options"), log,
                            "drop the option, or choose another --output");
-    resolve_path(options, OPT_INPUT, text_member(event, "directory"));
-    resolve_path(options, OPT_INIT, text_member(event, "directory"));
+    resolve_path(options, OPT_INPUT, json_text(event, "directory"));
+    resolve_path(options, OPT_INIT, json_text(event, "directory"));
     json_free(event);
 }
 
 void restart_check_data(const char *log, const char *directory, const Dataset *dataset) {
     Json *event = start_event(log);
-    const char *stored = text_member(event, "data");
+    const char *stored = json_text(event, "data");
     char *sizes = run_data_sizes(dataset), *path = checkpoint_best_path(directory);
     const size_t m = strlen(stored), n = strlen(sizes);
     if (m < n || strcmp(stored + m - n, sizes) != 0)
@@ -86,7 +79,7 @@ void restart_check_data(const char *log, const char *directory, const Dataset *d
              "trained on with --input, or choose another --output",
              log, stored, dataset->name, sizes);
     char *id = run_data_validation_id(dataset);
-    const char *stored_id = text_member(event, "val_id"); // "" in older logs
+    const char *stored_id = json_text(event, "val_id"); // "" in older logs
     if (*stored_id && strcmp(stored_id, id) != 0)
         fail("%s: its run was trained on other data than %s now has; give them with --input, or "
              "choose another --output",
@@ -114,8 +107,7 @@ static int64_t last_step(const char *path) {
 }
 
 void restart_keep_log(const char *directory) {
-    char *log = format_string("%s/log.jsonl", directory),
-         *kept = format_string("%s/" KEPT, directory);
+    char *log = path_in(directory, "log.jsonl"), *kept = path_in(directory, KEPT);
     if (last_step(log) > last_step(kept) && rename(log, kept) != 0)
         fail("%s: cannot be renamed to %s: %s", log, kept, strerror(errno));
     free(log);
@@ -123,7 +115,7 @@ void restart_keep_log(const char *directory) {
 }
 
 void restart_forget_log(const char *directory, int64_t step) {
-    char *kept = format_string("%s/" KEPT, directory);
+    char *kept = path_in(directory, KEPT);
     if (access(kept, F_OK) == 0 && last_step(kept) <= step) unlink(kept);
     free(kept);
 }

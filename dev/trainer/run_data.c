@@ -155,7 +155,7 @@ static TokenizerKind kind_of(const Safetensors *weights, const char *directory) 
     const char *name = safetensors_metadata(weights, "tokenizer");
     if (name) return tokenizer_kind_from_name(name, weights->file.path);
     const TokenizerKind found = tokenizer_find(directory);
-    char *wordpiece = format_string("%s/vocab.txt", directory);
+    char *wordpiece = path_in(directory, "vocab.txt");
     if (found == TOKENIZER_NONE && file_exists(wordpiece))
         fail("%s: is WordPiece, but only byte-level BPE can be read", wordpiece);
     if (found == TOKENIZER_NONE)

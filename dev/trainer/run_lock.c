@@ -28,14 +28,14 @@ static void write_holder(int fd) {
 }
 
 bool run_lock_exists(const char *directory) {
-    char *path = format_string("%s/lock", directory);
+    char *path = path_in(directory, "lock");
     const bool exists = file_exists(path);
     free(path);
     return exists;
 }
 
 int run_lock(const char *directory) {
-    char *path = format_string("%s/lock", directory);
+    char *path = path_in(directory, "lock");
     const int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0666);
     if (fd < 0) fail("%s: cannot write: %s", path, strerror(errno));
     if (file_lock(fd))

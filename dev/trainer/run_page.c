@@ -36,10 +36,7 @@ typedef struct {
 // A run that began again counts from there.
 static void add_step(Steps *s, const Json *line) {
     Step step;
-    for (int i = 0; i < COLUMNS; i++) {
-        const Json *value = json_find(line, columns[i]);
-        step.values[i] = value && value->kind == JSON_NUMBER ? value->number : (double)NAN;
-    }
+    for (int i = 0; i < COLUMNS; i++) step.values[i] = json_number(line, columns[i], (double)NAN);
     if (isnan(step.values[STEP])) return;
     while (s->count > 0 && s->items[s->count - 1].values[STEP] >= step.values[STEP]) s->count--;
     s->items = grow_list(s->items, s->count, sizeof(Step), "a page");
@@ -77,20 +74,18 @@ static void write_steps(JsonWriter *w, const Steps *s) {
 // ---- the page's data, as JSON -----------------------------------------------
 // Writes the log's lines that are shown as they are, and returns its steps.
 static Steps write_lines(JsonWriter *w, const char *directory) {
-    char *path = format_string("%s/log.jsonl", directory);
+    char *path = path_in(directory, "log.jsonl");
     Steps steps = {0};
     FileMap log = {0};
     const bool found = file_try_map(path, &log);
-    const char *at = (const char *)log.data, *const end = at + log.size;
-    for (const char *newline; at < end && (newline = memchr(at, '\n', (size_t)(end - at)));
-         at = newline + 1) {
-        Json *line = json_try_parse(at, (size_t)(newline - at));
-        const bool object = line && line->kind == JSON_OBJECT;
-        if (object && json_find(line, "lr")) add_step(&steps, line);
-        if (object && (json_find(line, "command") || json_find(line, "val_loss") ||
-                       json_find(line, "test_loss")))
-            json_write_value(w, line);
-        json_free(line);
+    Text rest = {(const char *)log.data, log.size};
+    for (Text line; text_next_line(&rest, &line);) {
+        Json *event = json_try_parse(line.data, line.size);
+        if (event && json_find(event, "lr")) add_step(&steps, event);
+        if (event && (json_find(event, "command") || json_find(event, "val_loss") ||
+                      json_find(event, "test_loss")))
+            json_write_value(w, event);
+        json_free(event);
     }
     if (found) file_unmap(&log);
     free(path);
@@ -205,11 +200,7 @@ void run_page_write(const char *path, const char *directory, const PageModel *mo
                                                   {"script", EMBEDDED(page_js)},
                                                   {"data", {data.data, data.size}},
                                                   {"files", {files.data, files.size}}});
-    if (steps > 0 || model) {
-        AtomicFile *file = atomic_open(path);
-        atomic_write(file, page.data, page.size);
-        atomic_commit(file);
-    }
+    if (steps > 0 || model) atomic_save(path, page.data, page.size);
     bytes_free(&page);
     bytes_free(&files);
     bytes_free(&data);

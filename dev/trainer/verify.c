@@ -29,22 +29,18 @@ static void check_weights(const char *path) {
 }
 
 static void check_json(const char *path) {
-    FileMap file = file_map(path);
-    json_free(json_parse((const char *)file.data, file.size, path));
-    file_unmap(&file);
+    json_free(json_read(path));
 }
 
 // A line that a crash cut off is the last one; the next run removes it.
 static void check_log(const char *path) {
     FileMap file = file_map(path);
-    const char *text = (const char *)file.data, *const end = text + file.size;
-    for (int number = 1; text < end; number++) {
-        const char *newline = memchr(text, '\n', (size_t)(end - text));
-        Json *line = newline ? json_try_parse(text, (size_t)(newline - text)) : NULL;
-        if (!line && newline && newline + 1 < end) fail("%s: line %d is damaged", path, number);
-        if (!line) fprintf(stderr, "line %d, the last one, was cut off", number);
-        json_free(line);
-        text = newline ? newline + 1 : end;
+    Text log = {(const char *)file.data, file.size}, line;
+    for (int number = 1; log.size > 0; number++) {
+        Json *event = text_next_line(&log, &line) ? json_try_parse(line.data, line.size) : NULL;
+        if (!event && log.size > 0) fail("%s: line %d is damaged", path, number);
+        if (!event) fprintf(stderr, "line %d, the last one, was cut off", number);
+        json_free(event);
     }
     file_unmap(&file);
 }
@@ -85,11 +81,6 @@ static void check_tokens(const char *path) {
 }
 
 // ---- running a check --------------------------------------------------------
-
-static bool ends_with(const char *name, const char *end) {
-    const size_t length = strlen(name), part = strlen(end);
-    return length >= part && strcmp(name + length - part, end) == 0;
-}
 
 // Without "error: " and the path, which begins its row.
 static void shorten(char *message, const char *path) {
@@ -158,32 +149,27 @@ static void print_newest(const char *directory) {
     free(path);
 }
 
-static int compare_names(const void *a, const void *b) {
-    return strcmp(*(char *const *)a, *(char *const *)b);
-}
-
 int verify(const char *directory) {
     size_t count;
     int checked = 0, damaged = 0;
     bool run = false;
-    char *meta = format_string("%s/meta.json", directory);
+    char *meta = path_in(directory, "meta.json");
     char **names = directory_list(directory, &count);
     if (!names) fail("%s: is missing, or empty", directory);
-    qsort(names, count, sizeof(char *), compare_names);
     const bool opens = run_check(check_dataset, meta).good;
     for (size_t i = 0; i < count; i++) {
         const char *name = names[i];
-        Check *check = ends_with(name, ".safetensors")      ? check_weights
+        Check *check = path_ends_in(name, ".safetensors")   ? check_weights
                        : strcmp(name, "meta.json") == 0     ? check_dataset
                        : strncmp(name, "log.jsonl", 9) == 0 ? check_log
                        : tokenizer_has_file(name)           ? check_tokenizer
-                       : ends_with(name, ".json")           ? check_json
-                       : !ends_with(name, ".bin")           ? NULL
+                       : path_ends_in(name, ".json")        ? check_json
+                       : !path_ends_in(name, ".bin")        ? NULL
                        : dataset_split_of(name) < 0         ? NULL
                        : opens                              ? check_tokens
                                                             : check_shard;
-        if (!check || ends_with(name, ".tmp")) continue;
-        char *path = format_string("%s/%s", directory, name);
+        if (!check || path_ends_in(name, ".tmp")) continue;
+        char *path = path_in(directory, name);
         const Result result = run_check(check, path);
         print_row(name, &result);
         run |= check == check_weights;
