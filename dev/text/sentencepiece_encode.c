@@ -1,23 +1,22 @@
-// SentencePiece's encoding in our own code: what a page has in the place of spm_encode, and where
-// that is not installed. Normalisation as normalizer.cc, BPE as bpe_model.cc, unigrams as the
+// SentencePiece's encoding: normalisation as normalizer.cc, BPE as bpe_model.cc, unigrams as the
 // optimised Viterbi search of unigram_model.cc, whose sums are doubles that are kept as floats.
 
 #include "bytes.h"
 #include "error.h"
 #include "memory.h"
-#include "sentencepiece_model.h"
+#include "sentencepiece.h"
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-struct SentencepieceEncoder {
+typedef struct {
     const Sentencepiece *model;
     int32_t *sorted; // (sorted_count) pieces that text may become, by their text
     int32_t *named;  // (named_count) user-defined ones, the longest first
     size_t sorted_count, named_count, longest; // bytes of the longest piece
     int32_t unknown, bytes[256];
     float least, greatest; // scores of normal pieces
-};
+} Encoder;
 
 // ---- pieces -----------------------------------------------------------------
 static int compare_texts(Text a, Text b) {
@@ -40,7 +39,7 @@ static void sort_pieces(const Piece *pieces, int32_t *numbers, int32_t *room, si
 }
 
 // -1: none.
-static int32_t find_piece(const SentencepieceEncoder *e, Text text) {
+static int32_t find_piece(const Encoder *e, Text text) {
     size_t low = 0, high = e->sorted_count;
     while (low < high) {
         const size_t middle = (low + high) / 2;
@@ -54,10 +53,10 @@ static int32_t find_piece(const SentencepieceEncoder *e, Text text) {
     return -1;
 }
 
-static void add_piece(SentencepieceEncoder *e, int32_t i) {
+static void add_piece(Encoder *e, int32_t i) {
     const Piece *piece = &e->model->pieces[i];
     if (piece->kind == PIECE_UNUSED)
-        fail("%s: has unused pieces, which only spm_encode knows", e->model->file.path);
+        fail("%s: has unused pieces, which are not supported", e->model->file.path);
     if (piece->kind == PIECE_UNKNOWN) e->unknown = i;
     if (piece->kind == PIECE_BYTE) e->bytes[(unsigned char)piece->byte] = i;
     if (piece->kind == PIECE_NORMAL) {
@@ -70,40 +69,30 @@ static void add_piece(SentencepieceEncoder *e, int32_t i) {
     if (piece->text.size > e->longest) e->longest = piece->text.size;
 }
 
-SentencepieceEncoder *sentencepiece_encoder_create(const Sentencepiece *model) {
+static Encoder encoder_create(const Sentencepiece *model) {
     if (model->type != MODEL_BPE && model->type != MODEL_UNIGRAM)
-        fail("%s: is neither BPE nor unigrams, and spm_encode is not installed (Debian and Ubuntu: "
-             "apt install sentencepiece)",
-             model->file.path);
-    SentencepieceEncoder *e = allocate(1, sizeof(*e), "a SentencePiece model");
+        fail("%s: is neither BPE nor unigrams, which alone can encode text here", model->file.path);
     const size_t count = (size_t)model->count;
-    *e = (SentencepieceEncoder){.model = model,
-                                .sorted = allocate(count, sizeof(int32_t), "pieces"),
-                                .named = allocate(count, sizeof(int32_t), "pieces"),
-                                .unknown = -1,
-                                .least = INFINITY,
-                                .greatest = -INFINITY};
-    memset(e->bytes, -1, sizeof(e->bytes));
-    for (int32_t i = 0; i < model->count; i++) add_piece(e, i);
+    Encoder e = {.model = model,
+                 .sorted = allocate(count, sizeof(int32_t), "pieces"),
+                 .named = allocate(count, sizeof(int32_t), "pieces"),
+                 .unknown = -1,
+                 .least = INFINITY,
+                 .greatest = -INFINITY};
+    memset(e.bytes, -1, sizeof(e.bytes));
+    for (int32_t i = 0; i < model->count; i++) add_piece(&e, i);
     for (size_t i = 0; i < 256; i++)
-        if (model->byte_fallback ? e->bytes[i] < 0 : e->unknown < 0)
+        if (model->byte_fallback ? e.bytes[i] < 0 : e.unknown < 0)
             fail("%s: has no piece for unknown characters", model->file.path);
     int32_t *room = allocate(count, sizeof(int32_t), "pieces");
-    sort_pieces(model->pieces, e->sorted, room, e->sorted_count);
+    sort_pieces(model->pieces, e.sorted, room, e.sorted_count);
     free(room);
     return e;
 }
 
-void sentencepiece_encoder_free(SentencepieceEncoder *e) {
-    if (!e) return;
-    free(e->sorted);
-    free(e->named);
-    free(e);
-}
-
 // ---- normalisation ----------------------------------------------------------
 // Bytes of the longest user-defined piece that text begins with; 0: none.
-static size_t named_length(const SentencepieceEncoder *e, Text text) {
+static size_t named_length(const Encoder *e, Text text) {
     size_t longest = 0;
     for (size_t i = 0; i < e->named_count; i++) {
         const Text name = e->model->pieces[e->named[i]].text;
@@ -159,13 +148,14 @@ static bool find_rewriting(Text charsmap, Text text, size_t *length, Text *becom
 }
 
 // What the beginning of text becomes; returns how many bytes that are.
-static size_t normalise_beginning(const SentencepieceEncoder *e, Text text, Text *becomes) {
+static size_t normalise_beginning(const Encoder *e, Text text, Text *becomes) {
     size_t length = named_length(e, text);
     *becomes = (Text){text.data, length};
     if (length > 0) return length;
     if (find_rewriting(e->model->charsmap, text, &length, becomes)) return length;
     length = utf8_length(text);
-    *becomes = length ? (Text){text.data, length} : (Text){REPLACEMENT, strlen(REPLACEMENT)};
+    *becomes =
+        length ? (Text){text.data, length} : (Text){PIECE_REPLACEMENT, strlen(PIECE_REPLACEMENT)};
     return length ? length : 1;
 }
 
@@ -174,9 +164,9 @@ static bool ends_in(Text text, const char *end) {
     return text.size >= size && memcmp(text.data + text.size - size, end, size) == 0;
 }
 
-static Bytes normalise(const SentencepieceEncoder *e, Text text) {
+static Bytes normalise(const Encoder *e, Text text) {
     const Sentencepiece *m = e->model;
-    const char *const space = m->escapes_spaces ? SPACE : " ";
+    const char *const space = m->escapes_spaces ? PIECE_SPACE : " ";
     Bytes out = {0};
     Text part;
     while (m->remove_extra_spaces && text.size > 0) {
@@ -220,7 +210,7 @@ typedef struct {
 } Pair;
 
 typedef struct {
-    const SentencepieceEncoder *encoder;
+    const Encoder *encoder;
     Symbol *symbols; // (count)
     size_t count;
     Pair *heap; // (heap_count) the best first
@@ -273,19 +263,19 @@ static void merge(Merging *m, const Pair *pair) {
 // ---- tokens -----------------------------------------------------------------
 
 typedef struct {
-    const SentencepieceEncoder *encoder;
-    int32_t **tokens;
-    size_t *count;
+    const Encoder *encoder;
+    int32_t *tokens; // (count)
+    size_t count;
     bool after_unknown; // unknown pieces that follow each other are one
 } Writer;
 
 static void write_token(Writer *w, int32_t token) {
-    *w->tokens = grow_list(*w->tokens, *w->count, sizeof(int32_t), "tokens");
-    (*w->tokens)[(*w->count)++] = token;
+    w->tokens = grow_list(w->tokens, w->count, sizeof(int32_t), "tokens");
+    w->tokens[w->count++] = token;
 }
 
 static void write_piece(Writer *w, Text text, int32_t piece) {
-    const SentencepieceEncoder *e = w->encoder;
+    const Encoder *e = w->encoder;
     const bool unknown = piece < 0;
     for (size_t i = 0; unknown && e->model->byte_fallback && i < text.size; i++)
         write_token(w, e->bytes[(unsigned char)text.data[i]]);
@@ -294,7 +284,7 @@ static void write_piece(Writer *w, Text text, int32_t piece) {
     w->after_unknown = unknown;
 }
 
-static void encode_bpe(const SentencepieceEncoder *e, Text text, Writer *w) {
+static void encode_bpe(const Encoder *e, Text text, Writer *w) {
     Merging m = {.encoder = e};
     for (Text left = text; left.size > 0;) {
         const size_t named = named_length(e, left), length = named ? named : character_length(left);
@@ -329,14 +319,14 @@ static void offer(Way *way, double score, int32_t piece, size_t from) {
 }
 
 // A user-defined piece is better than any others of the same text.
-static double piece_score(const SentencepieceEncoder *e, int32_t piece, size_t length) {
+static double piece_score(const Encoder *e, int32_t piece, size_t length) {
     if (e->model->pieces[piece].kind != PIECE_USER_DEFINED)
         return (double)e->model->pieces[piece].score;
     const float others = (float)length * e->greatest;
     return (double)others - 0.1;
 }
 
-static void encode_unigrams(const SentencepieceEncoder *e, Text text, Writer *w) {
+static void encode_unigrams(const Encoder *e, Text text, Writer *w) {
     Way *ways = allocate(text.size + 1, sizeof(Way), "a text");
     size_t *path = allocate(text.size + 1, sizeof(size_t), "a text"), count = 0;
     for (size_t i = 0; i <= text.size; i++) ways[i].from = i == 0 ? 0 : -1;
@@ -365,13 +355,65 @@ static void encode_unigrams(const SentencepieceEncoder *e, Text text, Writer *w)
     free(ways);
 }
 
-void sentencepiece_encode_line(const SentencepieceEncoder *e, Text line, int32_t **tokens,
-                               size_t *count) {
-    Writer w = {e, tokens, count, false};
-    Bytes text = normalise(e, line);
-    if (e->model->type == MODEL_BPE)
-        encode_bpe(e, (Text){text.data, text.size}, &w);
-    else
-        encode_unigrams(e, (Text){text.data, text.size}, &w);
+// ---- a text -----------------------------------------------------------------
+// Whether no piece reaches from one word into the next, so that words are encoded alike alone and
+// in a line: a space is only at the beginning of pieces, and a line's first word gets one as
+// well.
+static bool words_stand_alone(const Sentencepiece *model) {
+    const size_t space = strlen(PIECE_SPACE);
+    if (!model->dummy_prefix) return false;
+    for (int32_t i = 0; i < model->count; i++) {
+        if (model->pieces[i].kind == PIECE_CONTROL) continue;
+        Text text = model->pieces[i].text;
+        while (text.size >= space && memcmp(text.data, PIECE_SPACE, space) == 0)
+            text = (Text){text.data + space, text.size - space};
+        if (memmem(text.data, text.size, PIECE_SPACE, space) || memchr(text.data, ' ', text.size))
+            return false;
+    }
+    return true;
+}
+
+// Part of a word that no normalisation joins with what is before or after it.
+static bool is_plain(char c) {
+    return c > ' ' && c < 127;
+}
+
+// Where a long line can be cut, at a space between two words; else its size.
+static size_t find_cut(Text line) {
+    enum { LONGEST_PART = 1 << 16 };
+    for (size_t i = LONGEST_PART; i + 1 < line.size; i++)
+        if (line.data[i] == ' ' && is_plain(line.data[i - 1]) && is_plain(line.data[i + 1]))
+            return i;
+    return line.size;
+}
+
+// Of a line, or a part of it.
+static void encode_part(const Encoder *e, Text part, Writer *w) {
+    Bytes text = normalise(e, part);
+    w->after_unknown = false;
+    (e->model->type == MODEL_BPE ? encode_bpe : encode_unigrams)(e, (Text){text.data, text.size},
+                                                                 w);
     bytes_free(&text);
+}
+
+size_t sentencepiece_encode(const Sentencepiece *model, Text text, bool last_end,
+                            int32_t **tokens) {
+    const Encoder e = encoder_create(model);
+    const bool cuts = words_stand_alone(model); // so that memory does not grow with a line
+    Writer w = {.encoder = &e};
+    while (text.size > 0) {
+        const Text line = text_take_line(&text);
+        Text rest = text_without_newline(line);
+        const bool ended = rest.size < line.size;
+        for (size_t cut; cuts && (cut = find_cut(rest)) < rest.size;) {
+            encode_part(&e, (Text){rest.data, cut}, &w);
+            rest = (Text){rest.data + cut + 1, rest.size - cut - 1};
+        }
+        encode_part(&e, rest, &w);
+        if (ended || last_end) write_token(&w, model->end);
+    }
+    free(e.sorted);
+    free(e.named);
+    *tokens = w.tokens ? w.tokens : allocate(1, sizeof(int32_t), "tokens");
+    return w.count;
 }

@@ -25,7 +25,6 @@ struct Tokenizer {
     TokenizerKind kind;
     int32_t vocabulary, end, padding, mask;
     FileMap file;         // word: tokenizer.vocab
-    char *model_path;     // spm: tokenizer.model
     Words *words;         // word
     int32_t unknown;      // word: token of WORD_UNKNOWN; -1: none
     Sentencepiece *model; // spm
@@ -164,10 +163,10 @@ TokenizerKind tokenizer_find(const char *directory) {
 static void open_model(Tokenizer *tokenizer, const char *directory) {
     char *path = format_string("%s/" MODEL_FILE, directory);
     tokenizer->model = sentencepiece_open(path);
-    tokenizer->vocabulary = sentencepiece_size(tokenizer->model);
-    tokenizer->end = sentencepiece_end(tokenizer->model);
-    tokenizer->padding = sentencepiece_padding(tokenizer->model);
-    tokenizer->model_path = path;
+    tokenizer->vocabulary = tokenizer->model->count;
+    tokenizer->end = tokenizer->model->end;
+    tokenizer->padding = tokenizer->model->padding;
+    free(path);
 }
 
 static Tokenizer *tokenizer_of_bpe(Bpe *bpe) {
@@ -233,7 +232,7 @@ void tokenizer_save(const Tokenizer *tokenizer, const char *directory) {
         copy_into(directory, WORD_FILE, tokenizer->file.path);
         break;
     case TOKENIZER_SPM:
-        copy_into(directory, MODEL_FILE, tokenizer->model_path);
+        copy_into(directory, MODEL_FILE, tokenizer->model->file.path);
         break;
     case TOKENIZER_BPE:
         if (tokenizer->bpe->decodes_only)
@@ -253,7 +252,6 @@ void tokenizer_free(Tokenizer *tokenizer) {
     if (tokenizer->model) sentencepiece_free(tokenizer->model);
     bpe_free(tokenizer->bpe);
     file_unmap(&tokenizer->file);
-    free(tokenizer->model_path);
     free(tokenizer);
 }
 
@@ -326,7 +324,7 @@ static size_t encode_words(const Tokenizer *tokenizer, Text text, bool last_end,
 size_t tokenizer_encode(const Tokenizer *tokenizer, const char *text, size_t size, int lines,
                         int32_t **tokens) {
     const Text whole = {text, size};
-    if (size == 0) { // needs no program, and no merges
+    if (size == 0) { // needs no merges
         *tokens = allocate(1, sizeof(int32_t), "tokens");
         return 0;
     }
@@ -401,5 +399,5 @@ char *tokenizer_decode(const Tokenizer *tokenizer, const int32_t *tokens, size_t
 }
 
 bool tokenizer_is_partial(const Tokenizer *tokenizer, int32_t token) {
-    return tokenizer->kind == TOKENIZER_SPM && sentencepiece_is_byte(tokenizer->model, token);
+    return tokenizer->kind == TOKENIZER_SPM && tokenizer->model->pieces[token].kind == PIECE_BYTE;
 }

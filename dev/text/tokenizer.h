@@ -2,9 +2,8 @@
 //
 //   byte   256 values; token = byte
 //   word   white-space separated words and <eos> at the end of each line, as the WikiText papers
-//   count them spm    SentencePiece: encoding is spm_encode's own, as a child process; decoding is
-//   ours and equals
-//          spm_decode's
+//          count them
+//   spm    SentencePiece: encoding and decoding equal those of spm_encode and spm_decode
 //   bpe    byte-level BPE (bpe.h): any bytes come back as they were
 //
 // A directory of shards holds the tokenizer: `tokenizer.model` (spm, SentencePiece's own format),
