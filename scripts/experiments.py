@@ -185,6 +185,17 @@ def first_parameters(rows):
     return next((row["parameters"] for row in rows if row.get("parameters")), "-")
 
 
+def at_evaluation(c, place, key):
+    """Mean and spread of a number at one of the evaluations."""
+
+    def cell(rows):
+        runs = [(row["data"], row["arm"], row["value"], row["seed"]) for row in rows]
+        found = [logs.series(c.logs.get(run, []), key) for run in runs]
+        return both([points[place][1] for points in found if place < len(points)])
+
+    return cell
+
+
 def wikitext2_report(c):
     steps = c.steps_of("wikitext2")
     sample = c.rows[0]
@@ -203,6 +214,10 @@ def wikitext2_report(c):
             ],
         ),
         *differences(c, "test_loss", "test loss, nats per token", lambda arm: "gpt2-softmax"),
+        "",
+        "Validation perplexity at the first evaluations:",
+        "",
+        *arms_table(c, [(str(i + 1), at_evaluation(c, i, "val_ppl")) for i in range(2)]),
         "",
         f"{recipe(c, 'wikitext2')}; {machines(c.rows)}.",
         "Perplexities are per token unless it says otherwise: validation (the best) over "
