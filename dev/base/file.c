@@ -129,26 +129,22 @@ bool directory_create_new(const char *path) {
     return true;
 }
 
-static int compare_names(const void *a, const void *b) {
-    return strcmp(*(char *const *)a, *(char *const *)b);
+static int compare_entries(const struct dirent **a, const struct dirent **b) {
+    return strcmp((*a)->d_name, (*b)->d_name); // bytes, whatever the locale
 }
 
 char **directory_list(const char *path, size_t *count) {
-    *count = 0;
-    DIR *directory = opendir(path);
-    if (!directory && errno == ENOENT) return NULL;
-    if (!directory) fail("%s: cannot be listed: %s", path, strerror(errno));
-    char **names = NULL;
-    for (;;) {
-        errno = 0; // the end and an error look alike
-        const struct dirent *entry = readdir(directory);
-        if (!entry) break;
-        names = grow_list(names, *count, sizeof(char *), "a list of files");
-        names[(*count)++] = copy_string(entry->d_name);
+    struct dirent **entries;
+    const int found = scandir(path, &entries, NULL, compare_entries);
+    *count = found > 0 ? (size_t)found : 0;
+    if (found < 0 && errno == ENOENT) return NULL;
+    if (found < 0) fail("%s: cannot be listed: %s", path, strerror(errno));
+    char **names = allocate(*count, sizeof(char *), "a list of files");
+    for (size_t i = 0; i < *count; i++) {
+        names[i] = copy_string(entries[i]->d_name);
+        free(entries[i]);
     }
-    if (errno) fail("%s: cannot be listed: %s", path, strerror(errno));
-    closedir(directory);
-    if (names) qsort(names, *count, sizeof(char *), compare_names);
+    free(entries);
     return names;
 }
 
