@@ -30,16 +30,21 @@ FileMap file_map_descriptor(const char *name, int fd) {
     return file;
 }
 
-bool file_try_map(const char *path, FileMap *file) {
+int file_open(const char *path, struct stat *status) {
     // O_NONBLOCK, or opening a named pipe would wait for a writer.
     const int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    if (fd < 0 && errno == ENOENT) return -1;
+    if (fd < 0 || fstat(fd, status) != 0) fail("%s: cannot open: %s", path, strerror(errno));
+    if (S_ISDIR(status->st_mode)) fail("%s: is a directory, expected a file", path);
+    if (!S_ISREG(status->st_mode)) fail("%s: is not a regular file", path);
+    return fd;
+}
+
+bool file_try_map(const char *path, FileMap *file) {
     struct stat status;
-    if (fd < 0 && errno == ENOENT) return false;
-    if (fd < 0 || fstat(fd, &status) != 0) fail("%s: cannot open: %s", path, strerror(errno));
-    if (S_ISDIR(status.st_mode)) fail("%s: is a directory, expected a file", path);
-    if (!S_ISREG(status.st_mode)) fail("%s: is not a regular file", path);
-    *file = file_map_descriptor(path, fd);
-    return true;
+    const int fd = file_open(path, &status);
+    if (fd >= 0) *file = file_map_descriptor(path, fd);
+    return fd >= 0;
 }
 
 FileMap file_map(const char *path) {

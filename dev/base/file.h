@@ -13,6 +13,10 @@ typedef struct {
     size_t size;
 } FileMap;
 
+// Opens a regular file to read; -1: there is none. Ends the program if it cannot be opened.
+struct stat;
+int file_open(const char *path, struct stat *status);
+
 // Maps a regular file; an empty one gives size 0. Ends the program if it cannot be opened.
 FileMap file_map(const char *path);
 bool file_try_map(const char *path, FileMap *file);    // the same; false if there is no such file

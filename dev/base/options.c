@@ -618,6 +618,15 @@ const char *options_text(const Options *options, OptionName name) {
     return value_of(options, name, entry->row->kind == OPTION_CHOICE ? OPTION_CHOICE : OPTION_TEXT);
 }
 
+int options_choice(const Options *options, OptionName name) {
+    const char *text = value_of(options, name, OPTION_CHOICE),
+               *list = entry_of(options, name)->row->choices;
+    char choice[NAME_SIZE];
+    int place = 0;
+    while (next_choice(&list, choice) && strcmp(choice, text) != 0) place++;
+    return place;
+}
+
 bool options_given(const Options *options, OptionName name) {
     return entry_of(options, name)->given;
 }

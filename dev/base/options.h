@@ -97,6 +97,7 @@ bool options_flag(const Options *options, OptionName name);
 int64_t options_integer(const Options *options, OptionName name);
 double options_number(const Options *options, OptionName name);
 const char *options_text(const Options *options, OptionName name); // or choice; NULL: not set
+int options_choice(const Options *options, OptionName name);       // place of a choice among all
 bool options_given(const Options *options, OptionName name);   // on the command line or in a file
 bool options_changed(const Options *options, OptionName name); // from its default
 bool options_given_again(const Options *options,

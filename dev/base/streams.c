@@ -1,6 +1,7 @@
 #include "streams.h"
 
 #include "error.h"
+#include "stop.h"
 #include <errno.h>
 #include <fcntl.h>
 #include <stdbool.h>
@@ -20,6 +21,19 @@ void streams_silence(void) {
     if (null < 0 || dup2(null, STDOUT_FILENO) < 0)
         fail("/dev/null: cannot open: %s", strerror(errno));
     close(null);
+}
+
+Bytes streams_read(int fd, const char *name) {
+    enum { AT_ONCE = 1 << 16 };
+    Bytes all = {0};
+    stop_interrupts(true);
+    for (ssize_t got = 1; got != 0 && !stop_requested();) {
+        got = read(fd, bytes_reserve(&all, AT_ONCE), AT_ONCE);
+        if (got < 0 && errno != EINTR) fail("%s: cannot be read: %s", name, strerror(errno));
+        if (got > 0) all.size += (size_t)got;
+    }
+    stop_interrupts(false);
+    return all;
 }
 
 // Bytes of the control character that the text begins with: C0 but for white space, DEL, C1; 0:

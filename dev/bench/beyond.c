@@ -51,7 +51,7 @@ static void measure_by_position(Run *run) {
     if (split->tokens <= length)
         fail("%s: %lld tokens of validation, a text has %lld", run->dataset->name,
              (long long)split->tokens, (long long)length + 1);
-    Reader *reader = reader_create(run, S, options_text(o, OPT_BEYOND));
+    Reader *reader = reader_create(run, S, (ReaderBeyond)options_choice(o, OPT_BEYOND));
     real *logits = allocate((size_t)S * (size_t)V, sizeof(real), "logits");
     int32_t *tokens = allocate((size_t)S, sizeof(int32_t), "tokens");
     double *losses = allocate((size_t)times, sizeof(double), "losses");

@@ -270,10 +270,14 @@ static size_t encode_parts(const Tokenizer *tokenizer, Text text, int32_t **toke
     return all.size / sizeof(**tokens);
 }
 
-void dataset_take_text(Dataset *dataset, SplitName split, const char *name, Text text) {
+void dataset_need_tokenizer(const Dataset *dataset, const char *used) {
     if (!dataset->tokenizer)
-        fail("%s: has no tokenizer, so no text can be read; make it with ./tokenize",
-             dataset->name);
+        fail("%s: has no tokenizer, so no text can be %s; make it with ./tokenize", dataset->name,
+             used);
+}
+
+void dataset_take_text(Dataset *dataset, SplitName split, const char *name, Text text) {
+    dataset_need_tokenizer(dataset, "read");
     Split *s = &dataset->splits[split];
     size_t before, size;
     const int32_t *first = tokenizer_before(dataset->tokenizer, &before);

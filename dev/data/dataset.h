@@ -63,6 +63,9 @@ int64_t split_paddings(const Split *split);
 // The checksums of a split's shards, in hexadecimal, with a blank between them, fresh.
 char *split_checksums(const Split *split);
 
+// Ends the program where there is no tokenizer, so that no text can be `used`: "read", "written".
+void dataset_need_tokenizer(const Dataset *dataset, const char *used);
+
 // Puts a text in the place of a split, as ./tokenize would make it. What the tokenizer puts before
 // a text replaces `end` where there is none. Ends the program where there is no tokenizer, and
 // where the text (`name`) has no token.

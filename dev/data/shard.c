@@ -5,7 +5,6 @@
 #include "file.h"
 #include "memory.h"
 #include <errno.h>
-#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -21,11 +20,8 @@ enum {
 // ---- reading ----------------------------------------------------------------
 
 static int open_file(const char *path, struct stat *status) {
-    // O_NONBLOCK, or opening a named pipe would wait for a writer.
-    const int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-    if (fd < 0 || fstat(fd, status) != 0) fail("%s: cannot open: %s", path, strerror(errno));
-    if (S_ISDIR(status->st_mode)) fail("%s: is a directory, expected a file", path);
-    if (!S_ISREG(status->st_mode)) fail("%s: is not a regular file", path);
+    const int fd = file_open(path, status);
+    if (fd < 0) fail("%s: cannot open: %s", path, strerror(ENOENT));
     return fd;
 }
 

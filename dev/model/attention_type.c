@@ -115,22 +115,10 @@ static double global_flops(size_t channels, size_t heads, double queries, double
 
 // ---- pairwise ---------------------------------------------------------------
 
-// The place of a name in "NAME|NAME|...", which has it.
-static int place_of(const char *names, const char *name) {
-    const size_t length = strlen(name);
-    for (int place = 0;; place++) {
-        const size_t size = strcspn(names, "|");
-        if (size == length && memcmp(names, name, length) == 0) return place;
-        names += size + 1;
-    }
-}
-
 static void pairwise_configure(AttentionPlan *plan, const Options *options) {
     cosine_configure(plan, options);
-    plan->similarity =
-        (PairwiseSimilarity)place_of(PAIRWISE_SIMILARITIES, options_text(options, OPT_SIMILARITY));
-    plan->activation =
-        (PairwiseActivation)place_of(PAIRWISE_ACTIVATIONS, options_text(options, OPT_ACTIVATION));
+    plan->similarity = (PairwiseSimilarity)options_choice(options, OPT_SIMILARITY);
+    plan->activation = (PairwiseActivation)options_choice(options, OPT_ACTIVATION);
 }
 
 // Weights that do not add up to 1 are divided by a power of the number of keys.

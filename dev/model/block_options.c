@@ -5,13 +5,6 @@
 #include <stdio.h>
 #include <string.h>
 
-// Which of the choices of an option (count) is its value.
-static int chosen(const Options *options, OptionName name, const char *const *choices, int count) {
-    int i = 0;
-    while (i + 1 < count && strcmp(options_text(options, name), choices[i]) != 0) i++;
-    return i;
-}
-
 static size_t inner_size(const Options *options, size_t channels, ActivationKind activation) {
     enum { STEP = 32 }; // a multiple of this is as fast as products get
     const size_t given = (size_t)options_integer(options, OPT_FFN_SIZE);
@@ -31,10 +24,9 @@ static void choose_scores(AttentionPlan *a, int scores, const Options *options, 
 
 // Scores, and what else is done to queries and keys in the layers whose kind compares them.
 static void prepare_attention(TransformerPlan *p, const Options *options) {
-    static const char *const names[] = {"usual", "plain", "rescaled", "qknorm"};
     const bool rotary = p->positions == POSITIONS_ROTARY;
     const long long groups = options_integer(options, OPT_KV_HEADS);
-    const int scores = chosen(options, OPT_SCORES, names, sizeof(names) / sizeof(*names)) - 1;
+    const int scores = options_choice(options, OPT_SCORES) - 1; // "usual" is the first
     const size_t kv_heads = groups > 0 ? (size_t)groups : p->size.heads;
     const bool grouped = kv_heads != p->size.heads;
     bool scored = scores <= SCORES_PLAIN, compared = !grouped && !rotary;
@@ -63,15 +55,11 @@ static void prepare_attention(TransformerPlan *p, const Options *options) {
 }
 
 void plan_choose_blocks(TransformerPlan *p, const Options *options, ActivationKind gelu) {
-    static const char *const places[] = {"learned", "sinusoidal", "rotary", "none"};
-    static const char *const activations[] = {"gelu", "relu", "relu2", "swiglu"};
     const ActivationKind kinds[] = {gelu, RELU, RELU2, SWIGLU};
     p->rms = strcmp(options_text(options, OPT_NORM), "rms") == 0;
     p->epsilon = options_number(options, OPT_NORM_EPS);
-    p->positions = (PositionKind)chosen(options, OPT_POSITIONS, places,
-                                        (int)(sizeof(places) / sizeof(*places)));
-    p->activation = kinds[chosen(options, OPT_FFN, activations,
-                                 (int)(sizeof(activations) / sizeof(*activations)))];
+    p->positions = (PositionKind)options_choice(options, OPT_POSITIONS);
+    p->activation = kinds[options_choice(options, OPT_FFN)];
     p->inner = inner_size(options, p->size.channels, p->activation);
     p->untied = options_flag(options, OPT_UNTIED);
     prepare_attention(p, options);

@@ -240,22 +240,24 @@ void format_duration(double seconds, char *text) {
         snprintf(text, 32, "%.0fd %02.0fh", floor(hours / 24), fmod(hours, 24));
 }
 
-void format_count(double value, char *text) {
-    char digits[32];
+const char *format_count(double value, char *text) {
+    char digits[32], *out = text;
     const int length = snprintf(digits, sizeof digits, "%.0f", fmin(fmax(value, 0), 1e15));
     for (int i = 0; i < length; i++) {
-        if (i > 0 && (length - i) % 3 == 0) *text++ = ',';
-        *text++ = digits[i];
+        if (i > 0 && (length - i) % 3 == 0) *out++ = ',';
+        *out++ = digits[i];
     }
-    *text = '\0';
+    *out = '\0';
+    return text;
 }
 
-void format_about(double value, char *text) {
+const char *format_about(double value, char *text) {
     static const char *const units[] = {"", "K", "M", "B"};
     int unit = 0;
     for (; unit < 3 && value >= 999.5; unit++) value /= 1000;
     const int decimals = unit == 0 || value >= 99.95 ? 0 : value >= 9.995 ? 1 : 2;
     snprintf(text, 32, "%.*f%s", decimals, value, units[unit]);
+    return text;
 }
 
 // Into text (at least 32 bytes): plain digits where they are few.

@@ -111,10 +111,10 @@ void log_flush(void);
 // "1h 02m", "3m 20s", "12.3s" into text (at least 32 bytes).
 void format_duration(double seconds, char *text);
 
-// "12,345" into text (at least 32 bytes).
-void format_count(double value, char *text);
+// "12,345" into text (at least 32 bytes), which is returned.
+const char *format_count(double value, char *text);
 
-// "1.11M", "138K", "999" into text (at least 32 bytes).
-void format_about(double value, char *text);
+// "1.11M", "138K", "999" likewise.
+const char *format_about(double value, char *text);
 
 #endif

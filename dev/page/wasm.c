@@ -224,7 +224,7 @@ static void begin_writing(Session *session, Text text) {
     free(encoded);
     if (session->count == 0) fail("no token to begin with: write something");
     session->given = session->count;
-    session->reader = reader_create(&session->run, 1, "slide");
+    session->reader = reader_create(&session->run, 1, READER_SLIDE);
 }
 
 static double log_sum(const real *logits, int64_t count) {

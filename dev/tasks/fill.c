@@ -1,4 +1,5 @@
 #include "error.h"
+#include "generation.h"
 #include "masked.h"
 #include "memory.h"
 #include "run.h"
@@ -10,20 +11,14 @@
 static const char MASK[] = "[MASK]";
 enum { BEST = 5 };
 
-typedef struct {
-    int32_t *tokens;
-    size_t count;
-} Tokens;
-
-static void append(Tokens *t, const int32_t *tokens, size_t count) {
-    int32_t *grown = realloc(t->tokens, (t->count + count + 1) * sizeof(int32_t));
-    if (!grown) fail("out of memory for %zu tokens", t->count + count);
-    if (count > 0) memcpy(grown + t->count, tokens, count * sizeof(int32_t));
-    t->tokens = grown;
-    t->count += count;
+static void append(TokenList *t, const int32_t *tokens, size_t count) {
+    for (size_t i = 0; i < count; i++) {
+        t->tokens = grow_list(t->tokens, t->count, sizeof(int32_t), "a text");
+        t->tokens[t->count++] = tokens[i];
+    }
 }
 
-static void append_text(Tokens *t, const Dataset *dataset, const char *text, size_t size) {
+static void append_text(TokenList *t, const Dataset *dataset, const char *text, size_t size) {
     int32_t *encoded;
     const size_t count = tokenizer_encode(dataset->tokenizer, text, size, 0, &encoded);
     append(t, encoded, count);
@@ -38,10 +33,8 @@ static size_t without_space(const char *text, size_t size) {
 
 int32_t *fill_encode(const Run *run, const char *text, size_t *count) {
     const Dataset *dataset = run->dataset;
-    if (!dataset->tokenizer)
-        fail("%s: has no tokenizer, so no text can be read; make it with ./tokenize",
-             dataset->name);
-    Tokens t = {0};
+    dataset_need_tokenizer(dataset, "read");
+    TokenList t = {0};
     size_t around;
     const int32_t *before = tokenizer_before(dataset->tokenizer, &around);
     append(&t, before, around);

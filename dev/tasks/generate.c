@@ -65,19 +65,8 @@ static Text unescaped(const char *text) {
     return (Text){out, (size_t)(end - out)};
 }
 
-// All of it, or what came before a signal.
 static Text read_standard_input(void) {
-    Bytes all = {0};
-    stop_interrupts(true);
-    while (!stop_requested()) {
-        char *at = bytes_reserve(&all, 1 << 16);
-        const ssize_t got = read(STDIN_FILENO, at, 1 << 16);
-        if (got < 0 && errno == EINTR) continue;
-        if (got < 0) fail("standard input: cannot be read: %s", strerror(errno));
-        if (got == 0) break;
-        all.size += (size_t)got;
-    }
-    stop_interrupts(false);
+    const Bytes all = streams_read(STDIN_FILENO, "standard input");
     return text_without_newline((Text){all.data, all.size});
 }
 
@@ -115,9 +104,7 @@ static Text *stops_create(const Options *o, size_t *count) {
 static Writer writer_create(const Run *run, int count, uint64_t seed, uint32_t number) {
     const Options *o = run->options;
     const size_t V = (size_t)run->setup.vocabulary;
-    if (!run->dataset->tokenizer)
-        fail("%s: has no tokenizer, so no text can be written; make it with ./tokenize",
-             run->dataset->name);
+    dataset_need_tokenizer(run->dataset, "written");
     Writer w = {.run = run,
                 .settings = {options_number(o, OPT_TEMPERATURE), options_integer(o, OPT_TOP_K),
                              options_number(o, OPT_TOP_P)},
@@ -126,7 +113,7 @@ static Writer writer_create(const Run *run, int count, uint64_t seed, uint32_t n
                 .generation = generation_open(run->weights, run->dataset, (int64_t)V),
                 .count = count,
                 .samples = allocate((size_t)count, sizeof(Sample), "samples"),
-                .reader = reader_create(run, count, options_text(o, OPT_BEYOND)),
+                .reader = reader_create(run, count, (ReaderBeyond)options_choice(o, OPT_BEYOND)),
                 .logits = allocate((size_t)count * V, sizeof(real), "logits"),
                 .next = allocate((size_t)count, sizeof(int32_t), "samples")};
     w.stops = stops_create(o, &w.stop_count);
@@ -198,7 +185,7 @@ static void read_prompt(Writer *w, Text prompt) {
     const int32_t *beginning = first ? generation_before(dataset, &before) : NULL;
     const size_t added = before + (size_t)w->unread;
     if (count + added == 0) fail("--prompt: no tokens in \"%.*s\"", (int)prompt.size, prompt.data);
-    if (strcmp(options_text(w->run->options, OPT_BEYOND), "stop") == 0 &&
+    if (options_choice(w->run->options, OPT_BEYOND) == READER_STOP &&
         (int64_t)(count + added) > reader_room(w->reader))
         fail("--prompt: %zu tokens, the model has %lld positions", count + added,
              (long long)w->run->setup.positions);
@@ -351,9 +338,10 @@ static void converse(Writer *w, int64_t wanted) {
 
 // ---- what is called ---------------------------------------------------------
 
-void generate_sample(const Run *run, uint32_t number) {
+void generate_sample(const Run *run, int64_t step) {
     const int64_t wanted = options_integer(run->options, OPT_SAMPLE_TOKENS);
-    Writer w = writer_create(run, 1, (uint64_t)options_integer(run->options, OPT_SEED), number);
+    Writer w =
+        writer_create(run, 1, (uint64_t)options_integer(run->options, OPT_SEED), (uint32_t)step);
     read_prompt(&w, (Text){"", 0});
     write_tokens(&w, wanted, true);
     putchar('\n');

@@ -113,8 +113,7 @@ static void language_report(const void *task, SplitName name, Evaluation *result
                                         total / (share * (double)split->bytes * log(2))});
     // Of what a text of one's own is made of, bytes and byte-level BPE, bits per byte say more: the
     // number is for the log.
-    const TokenizerKind kind =
-        dataset->tokenizer ? tokenizer_kind(dataset->tokenizer) : TOKENIZER_NONE;
+    const TokenizerKind kind = tokenizer_kind(dataset->tokenizer);
     const bool words = kind != TOKENIZER_BYTE && kind != TOKENIZER_BPE;
     if (split->words > 0)
         evaluation_add(result, (Metric){"word_ppl", words ? "word ppl " : NULL, "", 2,
@@ -143,14 +142,9 @@ static void *language_create(const TaskSetup *setup) {
 // Bytes and byte-level BPE are what ./tokenize makes of a text of one's own, and get a recipe by
 // its size; words, SentencePiece (WikiText-2) and generated sequences get the published one.
 static const char *language_preset(const Dataset *dataset) {
-    const TokenizerKind kind =
-        dataset->tokenizer ? tokenizer_kind(dataset->tokenizer) : TOKENIZER_NONE;
+    const TokenizerKind kind = tokenizer_kind(dataset->tokenizer);
     if (kind != TOKENIZER_BPE && kind != TOKENIZER_BYTE) return "published";
     return dataset->splits[SPLIT_TRAIN].tokens < 100000 ? "tiny" : "small";
-}
-
-static void language_sample(const Run *run, int64_t step) {
-    generate_sample(run, (uint32_t)step);
 }
 
 static const OptionName generation_options[] = {OPT_SAMPLES, OPT_NONE};
@@ -184,6 +178,6 @@ const TaskType task_language = {
     .evaluation_batch = language_evaluation_batch,
     .evaluation_batches = sequences_evaluation_batches,
     .report = language_report,
-    .sample = language_sample,
+    .sample = generate_sample,
     .text = sample_text,
 };

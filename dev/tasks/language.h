@@ -12,11 +12,11 @@ extern const TaskType task_language;
 // --seed is given.
 void generate(Run *run);
 
-// A text from nothing, in training, with the run's seed. number: which sample of the run it is.
-void generate_sample(const Run *run, uint32_t number);
+// A text from nothing, after a step of training, with the run's seed.
+void generate_sample(const Run *run, int64_t step);
 
 // A text of --sample-tokens tokens from nothing, fresh; NULL: the data have no tokenizer, or no
-// token that precedes a text. number: as above.
+// token that precedes a text. number: which of such texts it is.
 char *sample_text(const Run *run, uint32_t number);
 
 #endif

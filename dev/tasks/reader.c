@@ -5,30 +5,21 @@
 #include <stdlib.h>
 #include <string.h>
 
-typedef enum { SLIDE, REPEAT, STOP } Beyond;
-
 struct Reader {
     const Run *run;
     int streams; // S
-    Beyond beyond;
+    ReaderBeyond beyond;
     int64_t positions; // T
     int64_t count;     // tokens that the decoder has read
-    int32_t *last;     // SLIDE: (T, S) they
+    int32_t *last;     // READER_SLIDE: (T, S) they
     void *decoder;
 };
 
-static Beyond beyond_from_name(const char *name) {
-    static const char *const names[] = {"slide", "repeat", "stop"};
-    for (int i = SLIDE; i <= STOP; i++)
-        if (strcmp(name, names[i]) == 0) return (Beyond)i;
-    abort();
-}
-
-Reader *reader_create(const Run *run, int streams, const char *beyond) {
+Reader *reader_create(const Run *run, int streams, ReaderBeyond beyond) {
     Reader *r = allocate(1, sizeof(*r), "a reader");
     *r = (Reader){.run = run,
                   .streams = streams,
-                  .beyond = beyond_from_name(beyond),
+                  .beyond = beyond,
                   .positions = run->setup.positions,
                   .decoder = run->type->decoder_create(run->model, streams)};
     return r;
@@ -46,7 +37,7 @@ int64_t reader_room(const Reader *r) {
 }
 
 bool reader_full(const Reader *r) {
-    return r->beyond == STOP && reader_room(r) == 0;
+    return r->beyond == READER_STOP && reader_room(r) == 0;
 }
 
 // A new decoder that has read the last half.
@@ -71,10 +62,10 @@ static void remember(Reader *r, const int32_t *tokens) {
 
 void reader_read(Reader *r, const int32_t *tokens, real *logits) {
     const int64_t T = r->positions, behind = r->count - T; // of the last position
-    if (r->beyond == SLIDE) {
+    if (r->beyond == READER_SLIDE) {
         if (behind == 0) read_again(r);
         remember(r, tokens);
-    } else if (r->beyond == REPEAT && behind >= 0) {
+    } else if (r->beyond == READER_REPEAT && behind >= 0) {
         r->run->type->decoder_place(r->decoder, T / 2 + behind % (T - T / 2));
     }
     r->run->type->decode(r->decoder, tokens, logits);

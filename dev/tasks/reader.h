@@ -12,11 +12,11 @@
 #include <stdint.h>
 
 #define READER_BEYOND "slide|repeat|stop"
+typedef enum { READER_SLIDE, READER_REPEAT, READER_STOP } ReaderBeyond;
 
 typedef struct Reader Reader;
 
-// beyond: one of READER_BEYOND.
-Reader *reader_create(const Run *run, int streams, const char *beyond);
+Reader *reader_create(const Run *run, int streams, ReaderBeyond beyond);
 void reader_free(Reader *reader);
 
 // Tokens of each text that can still be read before something is forgotten or positions are used

@@ -233,9 +233,7 @@ static Translator translator_create(const Run *run) {
     const Options *o = run->options;
     const TaskPlan *plan = run->type->task->plan(run->task);
     const Dataset *dataset = run->dataset;
-    if (!dataset->tokenizer)
-        fail("%s: has no tokenizer, so no text can be read; make it with ./tokenize",
-             dataset->name);
+    dataset_need_tokenizer(dataset, "read");
     Translator t = {.run = run,
                     .settings = {.beams = (int)options_integer(o, OPT_BEAM),
                                  .best = (int)options_integer(o, OPT_NBEST),

@@ -143,7 +143,7 @@ static void fake_place(void *decoder, int64_t position) {
 }
 
 // Reads tokens 0, 1, ...; returns how many could be read.
-static int read_beyond(const char *beyond) {
+static int read_beyond(ReaderBeyond beyond) {
     static const ModelType type = {.decoder_create = fake_create,
                                    .decode = fake_decode,
                                    .decoder_place = fake_place,
@@ -171,13 +171,13 @@ static void check_notes(int count, const int32_t *tokens, const int64_t *places)
 }
 
 static void test_beyond(void) {
-    CHECK(read_beyond("stop") == POSITIONS);
+    CHECK(read_beyond(READER_STOP) == POSITIONS);
     check_notes(6, (const int32_t[]){0, 1, 2, 3, 4, 5}, (const int64_t[]){0, 1, 2, 3, 4, 5});
     // The last half is read again after 6, 9 and 12 tokens.
-    CHECK(read_beyond("slide") == TOKENS);
+    CHECK(read_beyond(READER_SLIDE) == TOKENS);
     check_notes(5, (const int32_t[]){9, 10, 11, 12, 13}, (const int64_t[]){0, 1, 2, 3, 4});
     static const int32_t all[] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13};
-    CHECK(read_beyond("repeat") == TOKENS);
+    CHECK(read_beyond(READER_REPEAT) == TOKENS);
     check_notes(TOKENS, all, (const int64_t[]){0, 1, 2, 3, 4, 5, 3, 4, 5, 3, 4, 5, 3, 4});
 }
 

@@ -33,6 +33,10 @@ struct Tokenizer {
 
 static const char *const kind_names[] = {"none", "byte", "word", "spm", "bpe"};
 
+// The file that is a kind's own; NULL: it has none.
+static const char *const kind_files[] = {
+    [TOKENIZER_WORD] = WORD_FILE, [TOKENIZER_SPM] = MODEL_FILE, [TOKENIZER_BPE] = BPE_FILE};
+
 TokenizerKind tokenizer_kind_from_name(const char *name, const char *source) {
     for (int kind = TOKENIZER_NONE; kind <= TOKENIZER_BPE; kind++)
         if (strcmp(name, kind_names[kind]) == 0) return (TokenizerKind)kind;
@@ -44,7 +48,7 @@ const char *tokenizer_kind_name(TokenizerKind kind) {
 }
 
 TokenizerKind tokenizer_kind(const Tokenizer *tokenizer) {
-    return tokenizer->kind;
+    return tokenizer ? tokenizer->kind : TOKENIZER_NONE;
 }
 
 // ---- making and opening -----------------------------------------------------
@@ -129,28 +133,15 @@ bool tokenizer_has_file(const char *name) {
 }
 
 bool tokenizer_exists(TokenizerKind kind, const char *directory) {
-    switch (kind) {
-    case TOKENIZER_BYTE:
-        return true;
-    case TOKENIZER_WORD:
-        return has_file(directory, WORD_FILE);
-    case TOKENIZER_SPM:
-        return has_file(directory, MODEL_FILE);
-    case TOKENIZER_BPE:
-        return bpe_exists(directory);
-    case TOKENIZER_NONE:
-        break;
-    }
-    return false;
+    if (kind == TOKENIZER_BPE) return bpe_exists(directory); // of several files
+    return kind == TOKENIZER_BYTE || (kind_files[kind] && has_file(directory, kind_files[kind]));
 }
 
 char *tokenizer_model(TokenizerKind kind, const char *directory) {
-    static const char *const names[] = {
-        [TOKENIZER_WORD] = WORD_FILE, [TOKENIZER_SPM] = MODEL_FILE, [TOKENIZER_BPE] = BPE_FILE};
-    if (!tokenizer_exists(kind, directory) || !names[kind]) return NULL;
+    if (!tokenizer_exists(kind, directory) || !kind_files[kind]) return NULL;
     // A directory of Hugging Face's may hold a BPE in other files.
-    return has_file(directory, names[kind]) ? path_in(directory, names[kind])
-                                            : copy_string(directory);
+    return has_file(directory, kind_files[kind]) ? path_in(directory, kind_files[kind])
+                                                 : copy_string(directory);
 }
 
 TokenizerKind tokenizer_find(const char *directory) {
@@ -160,13 +151,11 @@ TokenizerKind tokenizer_find(const char *directory) {
     return TOKENIZER_NONE;
 }
 
-static void open_model(Tokenizer *tokenizer, const char *directory) {
-    char *path = format_string("%s/" MODEL_FILE, directory);
+static void open_model(Tokenizer *tokenizer, const char *path) {
     tokenizer->model = sentencepiece_open(path);
     tokenizer->vocabulary = tokenizer->model->count;
     tokenizer->end = tokenizer->model->end;
     tokenizer->padding = tokenizer->model->padding;
-    free(path);
 }
 
 static Tokenizer *tokenizer_of_bpe(Bpe *bpe) {
@@ -186,24 +175,14 @@ Tokenizer *tokenizer_open(TokenizerKind kind, const char *directory) {
     Tokenizer *tokenizer = allocate(1, sizeof(*tokenizer), "a tokenizer");
     tokenizer->kind = kind;
     tokenizer->padding = tokenizer->mask = -1;
-    switch (kind) {
-    case TOKENIZER_WORD: {
-        char *path = format_string("%s/" WORD_FILE, directory);
-        open_words(tokenizer, path);
-        free(path);
-        break;
-    }
-    case TOKENIZER_SPM:
-        open_model(tokenizer, directory);
-        break;
-    case TOKENIZER_BYTE:
+    if (kind == TOKENIZER_BYTE) {
         tokenizer->vocabulary = BYTE_VOCABULARY;
         tokenizer->end = '\n';
-        break;
-    case TOKENIZER_BPE:
-    case TOKENIZER_NONE:
-        abort();
+        return tokenizer;
     }
+    char *path = path_in(directory, kind_files[kind]);
+    (kind == TOKENIZER_WORD ? open_words : open_model)(tokenizer, path);
+    free(path);
     return tokenizer;
 }
 
@@ -227,23 +206,14 @@ static void copy_into(const char *directory, const char *name, const char *from)
 }
 
 void tokenizer_save(const Tokenizer *tokenizer, const char *directory) {
-    switch (tokenizer->kind) {
-    case TOKENIZER_WORD:
+    if (tokenizer->words)
         copy_into(directory, WORD_FILE, tokenizer->file.path);
-        break;
-    case TOKENIZER_SPM:
+    else if (tokenizer->model)
         copy_into(directory, MODEL_FILE, tokenizer->model->file.path);
-        break;
-    case TOKENIZER_BPE:
-        if (tokenizer->bpe->decodes_only)
-            copy_into(directory, BPE_LLMC_FILE, tokenizer->bpe->source);
-        else
-            bpe_save(tokenizer->bpe, directory);
-        break;
-    case TOKENIZER_BYTE:
-    case TOKENIZER_NONE:
-        break;
-    }
+    else if (tokenizer->bpe && tokenizer->bpe->decodes_only)
+        copy_into(directory, BPE_LLMC_FILE, tokenizer->bpe->source);
+    else if (tokenizer->bpe)
+        bpe_save(tokenizer->bpe, directory);
 }
 
 void tokenizer_free(Tokenizer *tokenizer) {

@@ -68,7 +68,7 @@ void tokenizer_save(const Tokenizer *tokenizer, const char *directory);
 TokenizerKind tokenizer_kind_from_name(const char *name,
                                        const char *source); // ends the program on an unknown one
 const char *tokenizer_kind_name(TokenizerKind kind);
-TokenizerKind tokenizer_kind(const Tokenizer *tokenizer);
+TokenizerKind tokenizer_kind(const Tokenizer *tokenizer); // NULL: TOKENIZER_NONE
 
 int32_t tokenizer_vocabulary(const Tokenizer *tokenizer); // V
 // Token that ends a line (<eos>, </s>, a newline) or a text (bpe: <|endoftext|>, without it a

@@ -9,6 +9,7 @@
 #include "error.h"
 #include "file.h"
 #include "json.h"
+#include "log.h"
 #include "memory.h"
 #include "options.h"
 #include "pairs.h"
@@ -523,31 +524,22 @@ static void encode_split(Job *job, SplitName s, int64_t shard_tokens) {
 }
 
 // ---- what the user sees -----------------------------------------------------
-// 1234567 -> "1,234,567".
-static const char *grouped(int64_t number, char text[32]) {
-    char digits[32];
-    const int length = snprintf(digits, sizeof(digits), "%lld", (long long)number);
-    char *out = text;
-    for (int i = 0; i < length; i++) {
-        if (i > 0 && (length - i) % 3 == 0) *out++ = ',';
-        *out++ = digits[i];
-    }
-    *out = '\0';
-    return text;
+static const char *count_text(int64_t number, char text[32]) {
+    return format_count((double)number, text);
 }
 
 static void print_table(const Job *job) {
     char a[32], b[32], c[32], d[32];
     printf("%s: %s tokenizer, vocabulary of %s\n", job->output,
            tokenizer_kind_name(job->settings.kind),
-           grouped(tokenizer_vocabulary(job->tokenizer), a));
+           count_text(tokenizer_vocabulary(job->tokenizer), a));
     printf("%-5s %15s %13s %11s %15s %7s %12s\n", "split", "tokens", "words", "lines", "bytes",
            "shards", "bytes/token");
     for (int s = 0; s < SPLIT_COUNT; s++) {
         const TextCounts counts = job->counts[s];
-        printf("%-5s %15s %13s %11s %15s %7d", split_name(s), grouped(job->tokens[s], a),
-               grouped(counts.words, b), grouped(counts.lines, c), grouped(counts.bytes, d),
-               job->shards[s]);
+        printf("%-5s %15s %13s %11s %15s %7d", split_name(s), count_text(job->tokens[s], a),
+               count_text(counts.words, b), count_text(counts.lines, c),
+               count_text(counts.bytes, d), job->shards[s]);
         if (job->tokens[s] > 0) printf(" %12.3f", (double)counts.bytes / (double)job->tokens[s]);
         printf("\n");
     }
@@ -555,9 +547,9 @@ static void print_table(const Job *job) {
         if (job->lost[s] > 0)
             printf("%s: %s bytes (%.2f%%) of the text are lost in its tokens; bits per byte count "
                    "the %s bytes that the tokens decode to\n",
-                   split_name(s), grouped(job->lost[s], a),
+                   split_name(s), count_text(job->lost[s], a),
                    100 * (double)job->lost[s] / (double)job->counts[s].bytes,
-                   grouped(job->decoded[s], b));
+                   count_text(job->decoded[s], b));
 }
 
 int main(int argc, char **argv) {

@@ -186,7 +186,7 @@ static void write_name(const Tokenizer *tokenizer, JsonWriter *w, const char *ke
 static char *tokenizer_text(const Run *run) {
     const Dataset *dataset = run->dataset;
     const Tokenizer *tokenizer = dataset->tokenizer;
-    if (!tokenizer || tokenizer_kind(tokenizer) != TOKENIZER_BPE) return NULL;
+    if (tokenizer_kind(tokenizer) != TOKENIZER_BPE) return NULL;
     JsonWriter w = {0};
     json_begin(&w, '{');
     json_add_string(&w, "tokenizer_class", "PreTrainedTokenizerFast");

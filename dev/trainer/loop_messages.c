@@ -132,8 +132,8 @@ static void show_device(const Loop *loop) {
     if (processes > 1) append_format(&text, ", %lld processes", (long long)processes);
     if (device->threads > 1)
         append_format(&text, ", %d threads%s", device->threads, processes > 1 ? " each" : "");
-    format_count(loop->peak_flops * 1e-9, peak);
-    append_format(&text, ", %s, peak %s GFLOP/s%s", device->precision, peak,
+    append_format(&text, ", %s, peak %s GFLOP/s%s", device->precision,
+                  format_count(loop->peak_flops * 1e-9, peak),
                   loop->peak_is_own ? "" : " (busy with other programs)");
     log_row("device", text);
     free(text);
@@ -142,9 +142,9 @@ static void show_device(const Loop *loop) {
 // "2,000 steps of 8 x 128 tokens".
 static char *plan_text(const Loop *loop) {
     char *update = loop->run->type->task->describe(loop->run->task), *text, steps[32];
-    format_count((double)loop->steps, steps);
-    text = loop->budget > 0 ? format_string("%g minutes of steps of %s", loop->budget / 60, update)
-                            : format_string("%s steps of %s", steps, update);
+    text = loop->budget > 0
+               ? format_string("%g minutes of steps of %s", loop->budget / 60, update)
+               : format_string("%s steps of %s", format_count((double)loop->steps, steps), update);
     free(update);
     return text;
 }

@@ -7,7 +7,7 @@
 #include "huggingface.h"
 #include "log.h"
 #include "memory.h"
-#include "stop.h"
+#include "streams.h"
 #include "text_format.h"
 #include <errno.h>
 #include <fcntl.h>
@@ -44,9 +44,8 @@ void run_data_describe(const Dataset *dataset, Metadata **rows, int *count) {
                  dataset->embedded                     ? copy_string(EMBEDDED_NAME)
                  : dataset->recall.kind != RECALL_NONE ? copy_string(dataset->name)
                                                        : absolute_path(dataset->name));
-    const TokenizerKind kind =
-        dataset->tokenizer ? tokenizer_kind(dataset->tokenizer) : TOKENIZER_NONE;
-    metadata_add(rows, count, "tokenizer", copy_string(tokenizer_kind_name(kind)));
+    metadata_add(rows, count, "tokenizer",
+                 copy_string(tokenizer_kind_name(tokenizer_kind(dataset->tokenizer))));
     char *id = tokenizer_id(dataset);
     if (id) metadata_add(rows, count, "tokenizer_id", id);
 }
@@ -127,12 +126,13 @@ char *run_data_in_short(const Dataset *dataset) {
     char count[32], *text = format_string("%s: ", dataset->name);
     const bool generated = dataset->recall.kind != RECALL_NONE;
     for (int s = 0; s < SPLIT_COUNT && !generated; s++) {
-        format_about((double)dataset->splits[s].tokens, count);
-        if (dataset->splits[s].tokens > 0)
-            append_format(&text, "%s%s %s", s > 0 ? ", " : "", count, split_name(s));
+        const double tokens = (double)dataset->splits[s].tokens;
+        if (tokens > 0)
+            append_format(&text, "%s%s %s", s > 0 ? ", " : "", format_about(tokens, count),
+                          split_name(s));
     }
-    format_count(dataset->vocabulary, count);
-    append_format(&text, "%s, vocabulary %s", generated ? "generated sequences" : " tokens", count);
+    append_format(&text, "%s, vocabulary %s", generated ? "generated sequences" : " tokens",
+                  format_count(dataset->vocabulary, count));
     return text;
 }
 
@@ -290,14 +290,7 @@ void run_data_take_text(Dataset *dataset, SplitName split, const char *path) {
     const char *name = piped ? STANDARD_INPUT : path;
     const int fd = piped ? STDIN_FILENO : open(path, O_RDONLY | O_CLOEXEC);
     if (fd < 0) fail("--eval %s: expected val, test, - or a text file: %s", path, strerror(errno));
-    Bytes text = {0};
-    stop_interrupts(true);
-    for (ssize_t got = 1; got != 0 && !stop_requested();) {
-        got = read(fd, bytes_reserve(&text, 1 << 16), 1 << 16);
-        if (got < 0 && errno != EINTR) fail("%s: cannot be read: %s", name, strerror(errno));
-        if (got > 0) text.size += (size_t)got;
-    }
-    stop_interrupts(false);
+    Bytes text = streams_read(fd, name);
     if (!piped) close(fd);
     refuse_format(name, (Text){text.data, text.size});
     dataset_take_text(dataset, split, name, (Text){text.data, text.size});

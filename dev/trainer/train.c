@@ -306,8 +306,8 @@ static void page_only(Run *run) {
 // Before memory is taken, so that it is known of a run that is killed, too.
 static void say_size(const char *model, size_t parameters, size_t bytes) {
     char count[32], *memory = format_bytes(bytes);
-    format_count((double)parameters, count);
-    char *text = format_string("%s, %s parameters, %s of memory", model, count, memory);
+    char *text = format_string("%s, %s parameters, %s of memory", model,
+                               format_count((double)parameters, count), memory);
     log_row("model", text);
     free(text);
     free(memory);
