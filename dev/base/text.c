@@ -53,8 +53,7 @@ TextCounts text_count(Text text) {
     TextCounts counts = {.bytes = (int64_t)text.size};
     Text word;
     size_t at = 0;
-    for (TextItem item = text_next(text, &at, &word); item != TEXT_END;
-         item = text_next(text, &at, &word)) {
+    for (TextItem item; (item = text_next(text, &at, &word)) != TEXT_END;) {
         counts.words++;
         if (item == TEXT_LINE_END) counts.lines++;
     }

@@ -94,9 +94,7 @@ static const Json *member(const Json *object, const char *key, const char *sourc
     return value;
 }
 
-static void read_counts(Split *split, const Json *splits, const char *source) {
-    const Json *counts = splits ? member(splits, split->name, source) : NULL;
-    if (!counts) return;
+static void read_counts(Split *split, const Json *counts, const char *source) {
     const int64_t tokens = count_of(counts, "tokens", source);
     if (json_find(counts, "tokens") && tokens != split->tokens)
         fail("%s: \"%s\" has %lld tokens, but its shards hold %lld: files are missing or of "
@@ -110,9 +108,8 @@ static void read_counts(Split *split, const Json *splits, const char *source) {
 }
 
 // One for each shard, in their order.
-static void read_checksums(Split *split, const Json *splits, const char *source) {
-    const Json *counts = splits ? member(splits, split->name, source) : NULL;
-    const Json *checksums = counts ? json_find(counts, "checksums") : NULL;
+static void read_checksums(Split *split, const Json *counts, const char *source) {
+    const Json *checksums = json_find(counts, "checksums");
     if (!checksums) return;
     if (checksums->kind != JSON_ARRAY || checksums->count != (size_t)split->shard_count)
         fail("%s: \"checksums\" of \"%s\": expected a list of %d, one for each shard", source,
@@ -172,8 +169,10 @@ static void read_meta(Dataset *dataset, const char *path) {
     dataset->paired = paired && paired->boolean;
     const Json *splits = member(meta, "splits", path);
     for (int s = 0; s < SPLIT_COUNT; s++) {
-        read_counts(&dataset->splits[s], splits, path);
-        read_checksums(&dataset->splits[s], splits, path);
+        const Json *counts = splits ? member(splits, split_names[s], path) : NULL;
+        if (!counts) continue;
+        read_counts(&dataset->splits[s], counts, path);
+        read_checksums(&dataset->splits[s], counts, path);
     }
     json_free(meta);
 

@@ -55,6 +55,7 @@ static void prepare_attention(TransformerPlan *p, const Options *options) {
 }
 
 void plan_choose_blocks(TransformerPlan *p, const Options *options, ActivationKind gelu) {
+    // In the order of their choices, as PositionKind is.
     const ActivationKind kinds[] = {gelu, RELU, RELU2, SWIGLU};
     p->rms = strcmp(options_text(options, OPT_NORM), "rms") == 0;
     p->epsilon = options_number(options, OPT_NORM_EPS);

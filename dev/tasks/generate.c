@@ -10,7 +10,6 @@
 #include "sampler.h"
 #include "stop.h"
 #include "streams.h"
-#include <errno.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>

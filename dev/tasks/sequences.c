@@ -28,7 +28,7 @@ void sequences_add_options(Options *options) {
 struct Sequences {
     const Dataset *dataset;
     Loader *loader; // NULL: only evaluation, or sequences are generated
-    uint64_t seed;  // of generated ones
+    uint64_t seed;  // of training
     TaskPlan plan;
     int64_t per_update;        // sequences
     int32_t *inputs, *targets; // (B, T)
@@ -114,6 +114,10 @@ const Dataset *sequences_dataset(const void *task) {
     return ((const Sequences *)task)->dataset;
 }
 
+uint64_t sequences_seed(const void *task) {
+    return ((const Sequences *)task)->seed;
+}
+
 char *sequences_describe(const void *task) {
     const Sequences *s = task;
     char *text =
@@ -143,42 +147,35 @@ void sequences_train_batch(void *task, const Update *update, int64_t i, Batch *b
         .batch = B, .length = T, .inputs = s->inputs, .targets = s->targets, .first_row = first};
 }
 
-// Generated sequences of a split, the same for any seed of training.
-static bool generated_batch(const Sequences *s, SplitName split, int64_t i, Batch *batch) {
-    const int64_t T = s->plan.length, first = i * s->plan.batch, left = RECALL_EVALUATION - first;
-    const int64_t count = left < s->plan.batch ? left : s->plan.batch;
-    for (int64_t b = 0; b < count; b++)
-        recall_sequence(&s->dataset->recall, 0, split, (uint64_t)(first + b), T, s->inputs + b * T,
-                        s->targets + b * T);
-    *batch = (Batch){.batch = count,
-                     .length = T,
-                     .inputs = s->inputs,
-                     .targets = s->targets,
-                     .first_row = first};
-    return count > 0;
+// Blocks of T tokens that are evaluated, or generated sequences.
+static int64_t blocks_of(const Sequences *s, SplitName split) {
+    return is_generated(s) ? RECALL_EVALUATION : s->dataset->splits[split].tokens / s->plan.length;
 }
 
 int64_t sequences_evaluation_batches(const void *task, SplitName split) {
     const Sequences *s = task;
-    const int64_t B = s->plan.batch, T = s->plan.length;
-    const int64_t tokens = s->dataset->splits[split].tokens;
-    const int64_t blocks = is_generated(s) ? RECALL_EVALUATION : tokens / T;
-    return (blocks + B - 1) / B + (!is_generated(s) && tokens % T > 0);
+    const int64_t B = s->plan.batch, left = s->dataset->splits[split].tokens % s->plan.length;
+    return (blocks_of(s, split) + B - 1) / B + (!is_generated(s) && left > 0);
 }
 
 // Blocks of T tokens, B at a time; what is left in the end is a smaller batch, and the last,
 // shorter block one of its own.
 bool sequences_evaluation_batch(void *task, SplitName split, int64_t i, Batch *batch) {
     const Sequences *s = task;
-    if (is_generated(s)) return generated_batch(s, split, i, batch);
-    const Split *data = &s->dataset->splits[split];
-    const int64_t B = s->plan.batch, T = s->plan.length, blocks = data->tokens / T;
+    const Dataset *dataset = s->dataset;
+    const Split *data = &dataset->splits[split];
+    const int64_t B = s->plan.batch, T = s->plan.length, blocks = blocks_of(s, split);
     const int64_t batches = (blocks + B - 1) / B;
     if (i >= sequences_evaluation_batches(task, split)) return false;
     const int64_t first = i < batches ? i * B : blocks, left = blocks - first;
     const int64_t count = i == batches ? 1 : left < B ? left : B;
-    for (int64_t b = 0; b < count; b++)
-        split_block(data, T, first + b, s->dataset->end, s->inputs + b * T, s->targets + b * T);
+    for (int64_t b = 0; b < count; b++) {
+        int32_t *inputs = s->inputs + b * T, *targets = s->targets + b * T;
+        if (is_generated(s)) // the same for any seed of training
+            recall_sequence(&dataset->recall, 0, split, (uint64_t)(first + b), T, inputs, targets);
+        else
+            split_block(data, T, first + b, dataset->end, inputs, targets);
+    }
     *batch = (Batch){.batch = count,
                      .length = i < batches ? T : data->tokens % T,
                      .inputs = s->inputs,

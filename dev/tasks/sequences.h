@@ -11,7 +11,7 @@ void sequences_add_options(Options *options);
 
 typedef struct Sequences Sequences;
 
-// As TaskType wants them (task.h); `task` is a Sequences.
+// As TaskType wants them (task.h); `task` is a Sequences. What they give a batch may be changed.
 void *sequences_create(const TaskSetup *setup);
 void sequences_destroy(void *task);
 const TaskPlan *sequences_plan(const void *task);
@@ -30,5 +30,6 @@ const uint8_t *sequences_mask(void *task, const Batch *batch, const int32_t *tok
 int64_t sequences_targets(void *task, const Update *update, int64_t (*targets_of)(int64_t tokens));
 
 const Dataset *sequences_dataset(const void *task);
+uint64_t sequences_seed(const void *task); // of training
 
 #endif

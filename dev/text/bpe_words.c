@@ -1,5 +1,6 @@
 #include "bpe_words.h"
 #include <stdint.h>
+#include <stdlib.h>
 #include <string.h>
 
 // Other, letter, number, white space; numbers and others that count in \w, too.
@@ -26,17 +27,16 @@ static const uint8_t ascii[128] = {
     ['w'] = L,  ['x'] = L,  ['y'] = L,  ['z'] = L,  ['_'] = W,
 };
 
+static int compare_range(const void *code, const void *range) {
+    const uint32_t x = *(const uint32_t *)code;
+    const Range *r = range;
+    return x < r->first ? -1 : x > r->last;
+}
+
 static Kind kind_of(uint32_t code) {
-    size_t low = 0, high = sizeof(ranges) / sizeof(*ranges);
-    while (low < high) {
-        const size_t middle = (low + high) / 2;
-        if (ranges[middle].last < code)
-            low = middle + 1;
-        else
-            high = middle;
-    }
-    return low < sizeof(ranges) / sizeof(*ranges) && ranges[low].first <= code ? ranges[low].kind
-                                                                               : O;
+    const Range *range =
+        bsearch(&code, ranges, sizeof(ranges) / sizeof(*ranges), sizeof(Range), compare_range);
+    return range ? range->kind : O;
 }
 
 // Kind and length of the character at byte `at`.

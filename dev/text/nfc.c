@@ -24,16 +24,15 @@ enum { L_COUNT = 19, V_COUNT = 21, T_COUNT = 28, S_COUNT = L_COUNT * V_COUNT * T
 
 // ---- single characters ------------------------------------------------------
 
+static int compare_marks(const void *code, const void *row) {
+    const uint32_t x = *(const uint32_t *)code;
+    const Marks *m = row;
+    return x < m->first ? -1 : x > m->last;
+}
+
 static uint32_t class_of(uint32_t code) {
-    size_t low = 0, high = COUNT(marks);
-    while (low < high) {
-        const size_t middle = (low + high) / 2;
-        if (marks[middle].last < code)
-            low = middle + 1;
-        else
-            high = middle;
-    }
-    return low < COUNT(marks) && marks[low].first <= code ? marks[low].class : 0;
+    const Marks *row = bsearch(&code, marks, COUNT(marks), sizeof(Marks), compare_marks);
+    return row ? row->class : 0;
 }
 
 static int compare_codes(const void *code, const void *row) {

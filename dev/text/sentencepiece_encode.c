@@ -10,47 +10,31 @@
 #include <string.h>
 
 typedef struct {
+    Text text;
+    int32_t piece;
+} NamedPiece;
+
+typedef struct {
     const Sentencepiece *model;
-    int32_t *sorted; // (sorted_count) pieces that text may become, by their text
-    int32_t *named;  // (named_count) user-defined ones, the longest first
+    NamedPiece *sorted; // (sorted_count) pieces that text may become, by their text
+    int32_t *named;     // (named_count) user-defined ones, the longest first
     size_t sorted_count, named_count, longest; // bytes of the longest piece
     int32_t unknown, bytes[256];
     float least, greatest; // scores of normal pieces
 } Encoder;
 
 // ---- pieces -----------------------------------------------------------------
-static int compare_texts(Text a, Text b) {
-    const int order = memcmp(a.data, b.data, a.size < b.size ? a.size : b.size);
-    return order ? order : (a.size > b.size) - (a.size < b.size);
-}
-
-// Sorts the numbers of pieces by their text (merge sort: qsort has no context).
-static void sort_pieces(const Piece *pieces, int32_t *numbers, int32_t *room, size_t count) {
-    if (count < 2) return;
-    const size_t half = count / 2;
-    sort_pieces(pieces, numbers, room, half);
-    sort_pieces(pieces, numbers + half, room, count - half);
-    memcpy(room, numbers, count * sizeof(*numbers));
-    for (size_t i = 0, a = 0, b = half; i < count; i++) {
-        const bool first = b == count || (a < half && compare_texts(pieces[room[a]].text,
-                                                                    pieces[room[b]].text) <= 0);
-        numbers[i] = first ? room[a++] : room[b++];
-    }
+static int compare_texts(const void *a, const void *b) {
+    const Text x = ((const NamedPiece *)a)->text, y = ((const NamedPiece *)b)->text;
+    const int order = memcmp(x.data, y.data, x.size < y.size ? x.size : y.size);
+    return order ? order : (x.size > y.size) - (x.size < y.size);
 }
 
 // -1: none.
 static int32_t find_piece(const Encoder *e, Text text) {
-    size_t low = 0, high = e->sorted_count;
-    while (low < high) {
-        const size_t middle = (low + high) / 2;
-        const int order = compare_texts(text, e->model->pieces[e->sorted[middle]].text);
-        if (order == 0) return e->sorted[middle];
-        if (order < 0)
-            high = middle;
-        else
-            low = middle + 1;
-    }
-    return -1;
+    const NamedPiece *found = bsearch(&(NamedPiece){text, -1}, e->sorted, e->sorted_count,
+                                      sizeof(*e->sorted), compare_texts);
+    return found ? found->piece : -1;
 }
 
 static void add_piece(Encoder *e, int32_t i) {
@@ -65,7 +49,7 @@ static void add_piece(Encoder *e, int32_t i) {
     }
     if (piece->kind == PIECE_USER_DEFINED) e->named[e->named_count++] = i;
     if (piece->kind != PIECE_NORMAL && piece->kind != PIECE_USER_DEFINED) return;
-    e->sorted[e->sorted_count++] = i;
+    e->sorted[e->sorted_count++] = (NamedPiece){piece->text, i};
     if (piece->text.size > e->longest) e->longest = piece->text.size;
 }
 
@@ -74,7 +58,7 @@ static Encoder encoder_create(const Sentencepiece *model) {
         fail("%s: is neither BPE nor unigrams, which alone can encode text here", model->file.path);
     const size_t count = (size_t)model->count;
     Encoder e = {.model = model,
-                 .sorted = allocate(count, sizeof(int32_t), "pieces"),
+                 .sorted = allocate(count, sizeof(NamedPiece), "pieces"),
                  .named = allocate(count, sizeof(int32_t), "pieces"),
                  .unknown = -1,
                  .least = INFINITY,
@@ -84,9 +68,7 @@ static Encoder encoder_create(const Sentencepiece *model) {
     for (size_t i = 0; i < 256; i++)
         if (model->byte_fallback ? e.bytes[i] < 0 : e.unknown < 0)
             fail("%s: has no piece for unknown characters", model->file.path);
-    int32_t *room = allocate(count, sizeof(int32_t), "pieces");
-    sort_pieces(model->pieces, e.sorted, room, e.sorted_count);
-    free(room);
+    qsort(e.sorted, e.sorted_count, sizeof(*e.sorted), compare_texts);
     return e;
 }
 

@@ -282,8 +282,7 @@ static size_t encode_words(const Tokenizer *tokenizer, Text text, bool last_end,
     int32_t *out = allocate((size_t)counts.words, sizeof(*out), "tokens");
     size_t count = 0, at = 0;
     Text word;
-    for (TextItem item = text_next(text, &at, &word); item != TEXT_END;
-         item = text_next(text, &at, &word))
+    for (TextItem item; (item = text_next(text, &at, &word)) != TEXT_END;)
         out[count++] = item == TEXT_WORD ? word_token(tokenizer, word) : tokenizer->end;
     const bool unended = text.size > 0 && text.data[text.size - 1] != '\n';
     if (unended && !last_end) count--;

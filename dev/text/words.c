@@ -123,8 +123,7 @@ Words *words_of_texts(const Text *texts, int count, int64_t limit) {
     for (int i = 0; i < count; i++) {
         Text word;
         size_t at = 0;
-        for (TextItem item = text_next(texts[i], &at, &word); item != TEXT_END;
-             item = text_next(texts[i], &at, &word))
+        for (TextItem item; (item = text_next(texts[i], &at, &word)) != TEXT_END;)
             words_add(words, item == TEXT_WORD ? word : end, 1);
     }
     // Whatever the limit, these two stay.

@@ -149,18 +149,22 @@ static char *plan_text(const Loop *loop) {
     return text;
 }
 
+// What the user changes of a resumed run, fresh; "": nothing.
+static char *changes_text(const Run *run) {
+    char *changes = options_changes(run->options);
+    if (*changes && run->state) append_format(&changes, "; moments are kept");
+    return changes;
+}
+
 static void show_recipe(const Loop *loop) {
     const Run *run = loop->run;
     const char *preset = run->type->task->preset ? options_text(run->options, OPT_PRESET) : "auto";
     const bool named = strcmp(preset, "auto") != 0;
-    char *plan = plan_text(loop), *changes = options_changes(run->options);
+    char *plan = plan_text(loop), *changes = changes_text(run);
     char *text = format_string("%s%s%s%s, in %s", named ? "preset " : "", named ? preset : "",
                                named ? " (--preset), " : "", plan, loop->directory);
     log_row("recipe", text);
-    if (*changes) {
-        append_format(&changes, "%s", run->state ? "; moments are kept" : "");
-        log_row("changed", changes);
-    }
+    if (*changes) log_row("changed", changes);
     free(text);
     free(plan);
     free(changes);
@@ -208,10 +212,8 @@ void loop_log_start(Loop *loop) {
                      settings_check_room(run, loop->steps,
                                          every > 0 ? (double)loop->steps / every : epochs));
     }
-    char *changes = options_changes(run->options);
-    if (*changes)
-        metadata_add(&rows, &count, "changed",
-                     format_string("%s%s", changes, run->state ? "; moments are kept" : ""));
+    char *changes = changes_text(run);
+    if (*changes) metadata_add(&rows, &count, "changed", copy_string(changes));
     free(changes);
     if (run->type->state_bytes)
         metadata_add(&rows, &count, "decoding_state_bytes",

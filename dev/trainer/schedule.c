@@ -1,20 +1,5 @@
 #include "schedule.h"
-#include "error.h"
 #include <math.h>
-#include <stddef.h>
-#include <string.h>
-
-static const char *const names[] = {
-    [SCHEDULE_LINEAR] = "linear", [SCHEDULE_COSINE] = "cosine", [SCHEDULE_CONSTANT] = "constant",
-    [SCHEDULE_WSD] = "wsd",       [SCHEDULE_NOAM] = "noam",
-};
-
-ScheduleKind schedule_kind_from_name(const char *name) {
-    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
-        if (strcmp(name, names[i]) == 0) return (ScheduleKind)i;
-    }
-    fail("schedule %s: expected linear, cosine, constant, wsd or noam", name);
-}
 
 // How much of the way from the peak to the final rate is done, in [0, 1], when a fraction x in
 // [0, 1] of the falling part has passed.

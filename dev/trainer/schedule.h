@@ -4,6 +4,7 @@
 
 #include <stdint.h>
 
+// In the order of the choices of --schedule.
 typedef enum {
     SCHEDULE_LINEAR,
     SCHEDULE_COSINE,
@@ -20,8 +21,6 @@ typedef struct {
     int64_t channels;      // noam: of the model
     double steps; // updates: planned, or, where time ends a run, as many as at the pace so far
 } Schedule;
-
-ScheduleKind schedule_kind_from_name(const char *name);
 
 // The learning rate of update `step`, 0 <= step < steps. Warmup rises linearly: peak * (step + 1) /
 // warmup. Then linear: falls to the final fraction by 1 - i/n with n the steps after the warmup (at

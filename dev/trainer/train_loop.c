@@ -417,7 +417,7 @@ static Loop loop_create(Run *run) {
                  .directory = options_text(o, OPT_OUTPUT),
                  .best = {.loss = INFINITY}};
     loop.steps = planned_steps(&loop);
-    loop.schedule = (Schedule){.kind = schedule_kind_from_name(options_text(o, OPT_SCHEDULE)),
+    loop.schedule = (Schedule){.kind = (ScheduleKind)options_choice(o, OPT_SCHEDULE),
                                .peak = options_number(o, OPT_LR),
                                .final_fraction = options_number(o, OPT_FINAL_LR),
                                .warmup = options_integer(o, OPT_WARMUP),
