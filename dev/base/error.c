@@ -39,12 +39,9 @@ static void print_line(const char *kind, const char *format, va_list arguments, 
     terminal_print(stderr, line, gap, 2);
 }
 
-// Prints an error line and ends the program. By _exit, as other threads may be at work whose data
-// exit handlers would tear down, and as a forked child must not run its parent's handlers.
-__attribute__((noreturn)) static void end_program(int status, const char *format,
-                                                  va_list arguments) {
-    if (others) others->let_others_speak();
-    print_line("error", format, arguments, advice, NO_GAP);
+// _exit, as other threads may be at work whose data exit handlers would tear down, and as a forked
+// child must not run its parent's handlers.
+__attribute__((noreturn)) static void end_program(int status) {
     if (others) others->end_all(status);
     _exit(status);
 }
@@ -52,13 +49,19 @@ __attribute__((noreturn)) static void end_program(int status, const char *format
 void fail(const char *format, ...) {
     va_list arguments;
     va_start(arguments, format);
-    end_program(1, format, arguments);
+    if (others) others->let_others_speak();
+    print_line("error", format, arguments, advice, NO_GAP);
+    va_end(arguments);
+    end_program(1);
 }
 
 void fail_usage(const char *format, ...) {
     va_list arguments;
     va_start(arguments, format);
-    end_program(2, format, arguments);
+    if (others) others->let_others_speak();
+    print_line("error", format, arguments, advice, NO_GAP);
+    va_end(arguments);
+    end_program(2);
 }
 
 void warn(const char *format, ...) {

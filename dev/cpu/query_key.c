@@ -160,7 +160,8 @@ static void row_backward(Matrix dx, size_t row, BlockSums sums, const real *rest
             const real *from = dy + (part * s->heads + h * each) * D;
             const size_t column = load_head(sums.row, x, bias, s, part, h);
             memcpy(sums.gradient, from, D * sizeof(real));
-            for (size_t i = D; i < each * D; i++) sums.gradient[i % D] += from[i];
+            for (size_t copy = 1; copy < each; copy++)
+                for (size_t d = 0; d < D; d++) sums.gradient[d] += from[copy * D + d];
             if (part != VALUE && s->angles)
                 rotate(sums.gradient, s->angles + position * D, D, true);
             if (part != VALUE && s->scores != SCORES_PLAIN)
