@@ -138,7 +138,7 @@ uint32_t utf8_read(const char *text, size_t length) {
 
 char *utf8_write(char *out, uint32_t code) {
     static const uint32_t leads[] = {0, 0xc0, 0xe0, 0xf0};
-    const int more = code < 0x80 ? 0 : code < 0x800 ? 1 : code < 0x10000 ? 2 : 3; // bytes behind it
+    const int more = code < 0x80 ? 0 : code < 0x800 ? 1 : code < 0x10000 ? 2 : 3; // bytes after it
     *out++ = (char)(leads[more] | code >> 6 * more);
     for (int i = more; i-- > 0;) *out++ = (char)(0x80 | (code >> 6 * i & 0x3f));
     return out;
