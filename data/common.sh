@@ -19,8 +19,8 @@ check_tokenizer() {
     case $TOKENIZER in
     bpe | byte | word) ;;
     spm)
-        command -v spm_encode >/dev/null ||
-            die "spm_encode is not installed: install SentencePiece's programs (Debian and Ubuntu: apt install" \
+        [ -n "${SPM_MODEL-}" ] || command -v spm_train >/dev/null || # text is encoded without it
+            die "spm_train is not installed: install SentencePiece's programs (Debian and Ubuntu: apt install" \
                 "sentencepiece), or say TOKENIZER=bpe, TOKENIZER=byte or TOKENIZER=word"
         ;;
     *) die "TOKENIZER=$TOKENIZER: expected bpe, spm, byte or word" ;;

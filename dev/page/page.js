@@ -230,7 +230,6 @@ function worker() {
   const known = {
     stop_requested: () => 0, ranks_size: () => 1, ranks_on_machine: () => 1, file_number: () => -1,
     madvise: () => 0, stop_interrupts() {}, threads_settle() {}, fd_prestat_get: () => 8,
-    process_run(result) { view().setInt32(result, 44, true); }, // start_error: ENOENT
     fd_write(fd, vectors, count, out) {
       let size = 0;
       for (let i = 0; i < count; i++) {
