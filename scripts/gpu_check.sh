@@ -291,6 +291,16 @@ for optimizer in adamw muon; do
     steps "seed-$optimizer" 10 "$(missing train_fastformercu)" "$programs/train_fastformercu" -t 2048 -x 200 --optimizer $optimizer
 done
 steps seed-llama 10 "$(missing train_llamacu)" "$programs/train_llamacu" -t 2048 -x 200 --kv-heads 2
+# Texts that are written side by side, of a model that has learned nothing.
+# shellcheck disable=SC2016
+part decode 30 "$(first "$no_gpu" "$(missing train_fastformercu)")" sh -c '
+    "$1" -t 2048 -x 1 -m 1 -o "$0" >/dev/null || exit 1
+    printf "### Decoding, %s\n\n| texts side by side | tokens/s |\n|---|---|\n" "${1##*/}"
+    for texts in 1 64 1024; do
+        "$1" -e "$0" --prompt int -g 1000 --temperature 0 --samples $texts 2>&1 >/dev/null |
+            sed -n "s/.* tokens, \([0-9]*\) per second.*/| $texts | \1 |/p"
+    done' "$said/run-decode" "$programs/train_fastformercu"
+rm -rf "$said/run-decode"
 for model in fastformer gpt2; do
     bench "b32-$model" 85 "$model" compile-bf16 B=32,T=2048
 done

@@ -2,8 +2,43 @@
 #include "additive_attention.cuh"
 #include "additive_global.cuh"
 #include "attention.cuh"
+#include "attention_step.cuh"
 #include "cosine_attention.cuh"
 #include "softmax_attention.cuh"
+
+// ---- decoding with keys and values ------------------------------------------
+
+static size_t key_value_room(const DeviceAttentionShape *s, size_t room) {
+    const size_t window = s->plan->window;
+    return window > 0 && window < room ? window : room;
+}
+
+static size_t key_value_memory(const DeviceAttentionShape *s, size_t room) {
+    return 2 * key_value_room(s, room) * s->batch * s->channels;
+}
+
+static void key_value_step(const Device *d, const DeviceAttentionCall *call) {
+    const DeviceAttentionShape *s = &call->shape;
+    attention_step::KeyValues p = {};
+    for (int part = QUERY; part <= VALUE; part++)
+        p.rows[part] = (const float *)call->in.rows[part].data;
+    p.exponent = call->learned[0];
+    p.memory = call->memory.numbers;
+    p.y = (float *)call->y.data;
+    p.count = call->memory.count;
+    p.stride = call->in.rows[QUERY].columns;
+    p.y_stride = call->y.columns;
+    p.streams = s->batch;
+    p.channels = s->channels;
+    p.room = key_value_room(s, call->memory.room);
+    p.size = (int)(s->channels / s->heads);
+    p.cosine = s->plan->kind == ATTENTION_COSINE;
+    p.scale = 1 / sqrtf((float)p.size);
+    p.log_sink = logf((float)s->plan->sink);
+    p.power = (float)s->plan->power;
+    launch_early(d, attention_step::key_value_kernel, blocks_of(s->batch * s->heads, 1),
+                 attention_step::WARPS * WARP, 0, p);
+}
 
 // ---- softmax, softmax1 ------------------------------------------------------
 
@@ -99,6 +134,34 @@ static void additive_backward(const Device *d, const DeviceAttentionCall *call,
                                 dy, additive_input(call));
 }
 
+static size_t additive_memory(const DeviceAttentionShape *s, size_t room) {
+    const size_t window = s->plan->window, rows = window == 0 ? 1 : window < room ? window : room;
+    return (1 + rows) * 2 * s->batch * (s->channels + 2 * s->heads);
+}
+
+static void additive_step(const Device *d, const DeviceAttentionCall *call) {
+    const AdditiveAttention attention = additive_of(&call->shape);
+    attention_step::Additive p = {};
+    p.qkv = (const float *)call->in.rows[QUERY].data;
+    for (int i = 0; i < 2; i++) p.learned[i] = call->learned[i];
+    p.memory = call->memory.numbers;
+    p.y = (float *)call->y.data;
+    p.x = call->x;
+    p.count = call->memory.count;
+    p.stride = call->in.rows[QUERY].columns;
+    p.y_stride = call->y.columns;
+    p.streams = call->shape.batch;
+    p.channels = attention.channels;
+    p.window = attention.window;
+    p.size = (int)(attention.channels / attention.heads);
+    p.plain = attention.plain;
+    p.raw = attention.pool_raw;
+    p.scale = p.plain ? 1 / sqrtf((float)p.size) : attention.rescale / (float)p.size;
+    p.log_sink = logf(attention.sink);
+    launch_early(d, attention_step::additive_kernel, blocks_of(p.streams * attention.heads, 1),
+                 WARP, 0, p);
+}
+
 // ---- additive, of whole sequences -------------------------------------------
 
 static size_t global_workspace(const Device *, const DeviceAttentionShape *s) {
@@ -125,14 +188,19 @@ static void global_backward(const Device *d, const DeviceAttentionCall *call,
 // changes no weight; what would come out is rounding, of which AdamW would make full steps.
 const DeviceAttentionKernel attention_kernels[ATTENTION_KINDS] = {
     /* ATTENTION_SOFTMAX */
-    {false, softmax_workspace, softmax_kept, softmax_forward, softmax_backward},
+    {false, softmax_workspace, softmax_kept, softmax_forward, softmax_backward, key_value_memory,
+     key_value_step},
     /* ATTENTION_SOFTMAX1 */
-    {true, softmax_workspace, softmax_kept, softmax_forward, softmax_backward},
+    {true, softmax_workspace, softmax_kept, softmax_forward, softmax_backward, key_value_memory,
+     key_value_step},
     /* ATTENTION_COSINE */
-    {true, cosine_workspace, nothing_kept, cosine_forward, cosine_backward},
+    {true, cosine_workspace, nothing_kept, cosine_forward, cosine_backward, key_value_memory,
+     key_value_step},
     /* ATTENTION_ADDITIVE */
-    {true, additive_workspace, additive_kept, additive_forward, additive_backward},
+    {true, additive_workspace, additive_kept, additive_forward, additive_backward, additive_memory,
+     additive_step},
     /* ATTENTION_ADDITIVE_GLOBAL */
-    {true, global_workspace, global_kept, global_forward, global_backward},
+    {true, global_workspace, global_kept, global_forward, global_backward, NULL,
+     NULL}, // in both directions
     /* ATTENTION_PAIRWISE: on the CPU alone */
 };

@@ -18,6 +18,13 @@ struct DeviceAttentionShape {
     bool training;
 };
 
+// What a layer remembers of the tokens of `shape.batch` texts that it decodes.
+struct DeviceAttentionMemory {
+    float *numbers;
+    size_t room;           // for so many tokens of each
+    const uint64_t *count; // tokens so far, on the device
+};
+
 // One layer in one pass.
 struct DeviceAttentionCall {
     DeviceAttentionShape shape;
@@ -28,6 +35,7 @@ struct DeviceAttentionCall {
     float *workspace;
     Matrix y;       // (B, Tq, C) what the projection reads; or, without one, x + the result
     const float *x; // (B, Tq, C); NULL: y is the result alone
+    DeviceAttentionMemory memory; // decoding
 };
 
 struct DeviceAttentionKernel {
@@ -41,6 +49,10 @@ struct DeviceAttentionKernel {
     void (*backward)(const Device *d, const DeviceAttentionCall *call,
                      const DeviceAttentionGradients *gradients, float *const dlearned[2],
                      Matrix dy);
+    // Floats of memory for so many tokens. Those for fewer are its beginning.
+    size_t (*memory)(const DeviceAttentionShape *shape, size_t room);
+    // Forward of one more token of each text, which joins the memory; float32 alone.
+    void (*step)(const Device *d, const DeviceAttentionCall *call);
 };
 
 extern const DeviceAttentionKernel attention_kernels[ATTENTION_KINDS];

@@ -39,6 +39,11 @@ static inline DropoutSite side_dropout(const Side *s, uint32_t site) {
     return gpu_dropout(s->g, s->work, s->t->plan.dropout, site);
 }
 
+// The position of the tokens, on the device, where each is decoded alone.
+static inline const uint64_t *decoded_position(const Side *s) {
+    return s->work == GPU_DECODE ? &gpu_step(s->g)->position : NULL;
+}
+
 // FLOP of a product of the side's rows.
 static inline double product_flops(const Side *s, const LinearParameters *linear) {
     return 2 * (double)s->rows * (double)linear->shape.outputs * (double)linear->shape.inputs;
@@ -209,7 +214,8 @@ static inline void embed_forward(const BlockPass *pass, size_t stack) {
                                 transformer_values(t, plan->type),
                                 s.batch->inputs,
                                 (unsigned)s.batch->length,
-                                (float)plan->scale};
+                                (float)plan->scale,
+                                decoded_position(&s)};
     embedding_layernorm_forward(&s.g->device, first->x_in,
                                 norm_output(t, qkv_input(t, l), first->mean1, first->rstd1), rows,
                                 norm_weights(t, attention_norm(t, l)), embedding_dropout(&s, false),
@@ -263,7 +269,8 @@ static inline AttentionSublayer attention_sublayer(const Side *s, const Attentio
              attended->kept,
              t->attention,
              projects ? attended->y : float_matrix(after.out, s->channels),
-             projects ? NULL : after.x},
+             projects ? NULL : after.x,
+             {attended->memory, t->room, &gpu_step(s->g)->count}},
             after};
 }
 
@@ -295,7 +302,8 @@ static inline double sublayer_flops(const AttentionSublayer *a) {
 // From queries, keys and values to the residual stream after the sublayer, and the next norm.
 static inline void attention_sublayer_forward(const Side *s, const AttentionSublayer *a) {
     const LinearParameters *projection = &a->plan->projection;
-    attention_kernel(a->plan)->forward(&s->g->device, &a->call);
+    const DeviceAttentionKernel *kernel = attention_kernel(a->plan);
+    (s->work == GPU_DECODE ? kernel->step : kernel->forward)(&s->g->device, &a->call);
     gpu_lap(s->g, s->work, "attention", PROFILE_FORWARD, sublayer_flops(a));
     if (!attention_projects(a->plan)) {
         norm_forward(s, a->after);
@@ -357,7 +365,8 @@ static inline void prepare(const Side *s, size_t l) {
     const QueryKeyShape shape = prepared_shape(s, plan);
     if (!plan->prepares) return;
     query_key_forward(&s->g->device, t->prepared, t->layers[l].qkv,
-                      transformer_values(t, plan->gains), &shape, s->batch->length, s->rows);
+                      transformer_values(t, plan->gains), &shape, s->batch->length,
+                      decoded_position(s), s->rows);
     gpu_lap(s->g, s->work, "attention", PROFILE_FORWARD, 0);
 }
 

@@ -366,19 +366,18 @@ static inline void classifier_train(const Device *d, Blas *blas, PartialSums *su
     launch_early(d, loss_kernel, 1, SUM_THREADS, 0, result, row_results(c, 0, true), m);
 }
 
-// logits (M, V) on the host, all of them: tests and small models.
+// logits (M, V) on the host.
 static inline void classifier_logits(const Device *d, Blas *blas, const Classifier *c, Matrix h,
                                      DeviceWeight weight, size_t m, float *logits) {
     const size_t chunk = classifier_chunk(c, sizeof(float), m),
                  bytes = c->vocabulary * sizeof(float);
     const Matrix out = {c->logits, c->stride, false};
-    for (size_t i = 0; i < m; i++) {
-        if (i % chunk == 0)
-            classifier_product(blas, c, out, gemm_input_rows(h, i), weight,
-                               m - i < chunk ? m - i : chunk);
-        CUDA_CHECK(cudaMemcpyAsync(logits + i * c->vocabulary,
-                                   (float *)c->logits + i % chunk * c->stride, bytes,
-                                   cudaMemcpyDeviceToHost, d->stream));
+    for (size_t i = 0; i < m; i += chunk) {
+        const size_t rows = m - i < chunk ? m - i : chunk;
+        classifier_product(blas, c, out, gemm_input_rows(h, i), weight, rows);
+        CUDA_CHECK(cudaMemcpy2DAsync(logits + i * c->vocabulary, bytes, c->logits,
+                                     c->stride * sizeof(float), bytes, rows, cudaMemcpyDeviceToHost,
+                                     d->stream));
     }
     device_synchronize(d);
 }

@@ -326,6 +326,8 @@ struct StepParameters {
     uint32_t dropout_key[2]; // of seed and update: dropout_create() of dev/cpu
     uint64_t first_row;      // place of row 0 of the batch among the update's rows
     float scale;             // of the gradient of the summed loss
+    uint64_t position;       // of the first token of each sequence; decoding: of the only one
+    uint64_t count;          // decoding: tokens before it
 };
 
 // ---- the warp and the block -------------------------------------------------

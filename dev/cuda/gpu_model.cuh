@@ -42,7 +42,8 @@ struct DeviceBatch {
 };
 
 // What a graph computes.
-enum GpuWork { GPU_FORWARD, GPU_TRAIN };
+// GPU_DECODE: a forward pass of one token of each text, without the output layer.
+enum GpuWork { GPU_FORWARD, GPU_TRAIN, GPU_DECODE };
 
 struct GpuGraph {
     GpuWork work;
@@ -132,15 +133,20 @@ static inline size_t gpu_batch_bytes(size_t rows) {
     return sizeof(StepParameters) + rows * 4 * sizeof(int32_t) + 2 * (rows + sizeof(int32_t));
 }
 
-static inline void gpu_carve(GpuModel *g, DeviceArena *a) {
-    const ParameterTable *table = g->host_type->parameters(g->host);
-    parameter_state_carve(&g->state, a, table, g->training, g->uses_muon, g->precision == GPU_BF16);
+// What passes through the model need.
+static inline void gpu_pass_carve(GpuModel *g, DeviceArena *a) {
     g->results = arena_array<GpuResults>(a, 1, "batches");
     g->on_device = arena_array<char>(a, gpu_batch_bytes(gpu_rows(g)), "batches");
     if (gpu_rows(g) == 0) return;
     blas_workspace(&g->blas, a);
-    if (g->uses_muon) muon_carve(&g->muon, a, table, g->precision == GPU_BF16);
     g->carve(g, a);
+}
+
+static inline void gpu_carve(GpuModel *g, DeviceArena *a) {
+    const ParameterTable *table = g->host_type->parameters(g->host);
+    parameter_state_carve(&g->state, a, table, g->training, g->uses_muon, g->precision == GPU_BF16);
+    if (gpu_rows(g) > 0 && g->uses_muon) muon_carve(&g->muon, a, table, g->precision == GPU_BF16);
+    gpu_pass_carve(g, a);
 }
 
 static inline size_t gpu_bytes(GpuModel *g, size_t batch) {
@@ -357,6 +363,7 @@ static inline DeviceBatch gpu_stage(GpuModel *g, const Batch *batch, double scal
     step->dropout_key[1] = dropout.key[1];
     step->first_row = (uint64_t)batch->first_row;
     step->scale = (float)scale;
+    step->position = step->count = 0;
     DeviceBatch to = {};
     to.batch = (size_t)batch->batch;
     to.length = (size_t)batch->length;
@@ -563,13 +570,7 @@ static inline void gpu_statistics(void *model, const Batch *batch, Statistics *s
     g->host_type->statistics(g->host, batch, statistics);
 }
 
-// Decoding is the CPU's: one token at a time keeps a GPU busy with nothing but launches.
-static inline void *gpu_decoder_create(void *model, int streams) {
-    GpuModel *g = (GpuModel *)model;
-    gpu_update_host(g);
-    return g->host_type->decoder_create(g->host, streams);
-}
-
+// Beam search is the CPU's.
 static inline void *gpu_translator_create(void *model, const Batch *batch, int beams,
                                           int64_t positions) {
     GpuModel *g = (GpuModel *)model;
@@ -608,13 +609,11 @@ static inline ModelType gpu_model_type(const ModelType *host, const char *progra
     type.write = gpu_write;
     type.forward = gpu_forward;
     type.correct = gpu_correct;
-    type.token_losses = NULL;
     type.statistics = gpu_statistics;
     type.reduce = gpu_reduce;
     type.gradient_norm = gpu_gradient_norm;
     type.update = gpu_update;
     type.clear_gradients = gpu_clear_gradients;
-    type.decoder_create = host->decoder_create ? gpu_decoder_create : NULL;
     type.translator_create = host->translator_create ? gpu_translator_create : NULL;
     type.unsmoothed = host->unsmoothed ? gpu_unsmoothed : NULL;
     if (host->exchange) {

@@ -154,12 +154,14 @@ struct EmbeddingRows {
     const int32_t *inputs; // (M)
     unsigned length;       // T
     float scale;
+    const uint64_t *first; // the position of each sequence's first token; NULL: 0
     template <int VEC>
     __device__ __forceinline__ void load(float v[VEC], size_t row, unsigned c,
                                          unsigned channels) const {
         float place[VEC] = {};
         load_row<VEC>(v, token + (size_t)inputs[row] * channels + c);
-        if (position) load_row<VEC>(place, position + row % length * channels + c);
+        if (position)
+            load_row<VEC>(place, position + (row % length + (first ? *first : 0)) * channels + c);
 #pragma unroll
         for (int i = 0; i < VEC; i++) v[i] = scale * v[i] + place[i];
         if (!type) return;

@@ -25,7 +25,8 @@ template <typename T> struct Pass {
     int heads, groups, size;     // H, H', D
     ScoresKind scores;
     float query_scale, epsilon;
-    unsigned length; // T
+    unsigned length;       // T
+    const uint64_t *first; // the position of each sequence's first row; NULL: 0
     size_t m;
 };
 
@@ -156,7 +157,7 @@ static __device__ __forceinline__ const float *gain_of(const Pass<T> &p, Attenti
 
 template <typename T>
 static __device__ __forceinline__ const float *angles_of(const Pass<T> &p, size_t row) {
-    return p.angles + row % p.length * (size_t)p.size;
+    return p.angles + (row % p.length + (p.first ? *p.first : 0)) * (size_t)p.size;
 }
 
 template <typename T>
@@ -243,13 +244,16 @@ static Pass<T> pass_create(Matrix to, Matrix x, const float *gains, const QueryK
 } // namespace query_key
 
 // y (M, 3HD) from x (M, (H + 2H') D), of one type; gains (2, D) of qknorm; shape->angles on the
-// device.
+// device. first: on the device, the position of each sequence's first row; NULL: 0.
 static inline void query_key_forward(const Device *d, Matrix y, Matrix x, const float *gains,
-                                     const QueryKeyShape *shape, size_t length, size_t m) {
-    WITH_TYPE(y, T,
-              launch_early(d, query_key::forward_kernel<T>, dim3((unsigned)m),
-                           dim3(query_key::WARPS * WARP), 0,
-                           query_key::pass_create<T>(y, x, gains, shape, length, m)));
+                                     const QueryKeyShape *shape, size_t length,
+                                     const uint64_t *first, size_t m) {
+    WITH_TYPE(y, T, {
+        query_key::Pass<T> p = query_key::pass_create<T>(y, x, gains, shape, length, m);
+        p.first = first;
+        launch_early(d, query_key::forward_kernel<T>, dim3((unsigned)m),
+                     dim3(query_key::WARPS * WARP), 0, p);
+    });
 }
 
 // dx (M, (H + 2H') D) from dy (M, 3HD), of one type; dgains +=, with partial_sums_finish(), where

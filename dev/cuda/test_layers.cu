@@ -41,7 +41,7 @@ static Matrix host_matrix(float *values, size_t columns) {
 
 static StepParameters *upload_step(const Device *d, float scale) {
     const Dropout dropout = dropout_create(0.5, SEED, STEP, 0);
-    const StepParameters step = {{dropout.key[0], dropout.key[1]}, FIRST_ROW, scale};
+    const StepParameters step = {{dropout.key[0], dropout.key[1]}, FIRST_ROW, scale, 0, 0};
     return (StepParameters *)upload(d, &step, sizeof(step));
 }
 
@@ -417,7 +417,7 @@ static void check_query_key(const Device *d, QueryKeyShape shape, bool rotates, 
     PartialSums sums = partial_sums_here(&arena, 1, 2 * D);
     const float *used = gained ? gpu_gains : NULL;
     if (rotates) shape.angles = gpu_angles;
-    query_key_forward(d, gpu_y, gpu_x, used, &shape, LENGTH, m);
+    query_key_forward(d, gpu_y, gpu_x, used, &shape, LENGTH, NULL, m);
     query_key_backward(d, &sums, gpu_dx, gpu_dgains, gpu_dy, gpu_x, used, &shape, LENGTH, m);
     partial_sums_finish(d, &sums);
     compare_device(d, "queries, keys, values", gpu_y, y, m, tolerance_of(in_bf16));
@@ -825,7 +825,7 @@ static void check_embedding(const Device *d, size_t batch, size_t length, size_t
     cpu::embedding_forward(t.x, token, scale, places, &cpu_batch, &place.cpu, channels);
     embedding_layernorm_forward(
         d, t.gpu_x, norm_test_output(&t),
-        {gpu_token, gpu_position, gpu_type, gpu_inputs, (unsigned)length, scale},
+        {gpu_token, gpu_position, gpu_type, gpu_inputs, (unsigned)length, scale, NULL},
         norm_test_weights(&t), place.gpu, batch, channels);
     check_norm_forward(d, &t, t.x, t.gpu_x);
 

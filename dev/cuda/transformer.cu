@@ -1,6 +1,7 @@
 // Any model with a TransformerType on the GPU: its passes, and the entries of ModelType that follow
 // from them. Compiled once for all programs.
 #include "blocks.cuh"
+#include "decoder.cuh"
 #include "on_gpu.h"
 extern "C" {
 #include "embedding.h"
@@ -42,6 +43,7 @@ static void transformer_run(GpuModel *g, GpuWork work, const DeviceBatch *batch)
     qkv_parts_forward(t);
     t->predicted = t->stacks[last].result;
     t->type->forward(&gpu_blocks, &pass, &t->plan);
+    if (work == GPU_DECODE) return;
     const ClassifierInput in = {t->predicted, output_weight(t), batch->targets, K};
     if (work == GPU_FORWARD) {
         classifier_forward(&g->device, &g->blas, &t->classifier, in, &g->results->classifier);
@@ -61,21 +63,7 @@ static void transformer_run(GpuModel *g, GpuWork work, const DeviceBatch *batch)
     t->type->backward(&gpu_blocks, &pass, &t->plan);
 }
 
-// Positions that are computed, not learned: sinusoids, or else the angles of rotations.
-static void upload_positions(const Transformer *t) {
-    const ModelSizes *size = &t->plan.size;
-    const size_t columns = t->sinusoids ? size->channels : size->head_size;
-    float *values = (float *)allocate(size->positions * columns, sizeof(float), "positions");
-    if (t->sinusoids)
-        sinusoidal_positions(values, size->positions, columns);
-    else
-        rotary_angles(values, plan_rotary_base(&t->plan), size->positions, columns);
-    CUDA_CHECK(cudaMemcpyAsync(t->sinusoids ? t->sinusoids : t->angles, values,
-                               size->positions * columns * sizeof(float), cudaMemcpyHostToDevice,
-                               t->base.device.stream));
-    device_synchronize(&t->base.device);
-    free(values);
-}
+// ---- entries of ModelType ---------------------------------------------------
 
 // Ends the program where a layer's attention is computed on the CPU alone.
 static void check_kinds(const TransformerPlan *plan) {
@@ -101,6 +89,7 @@ void *transformer_create(const ModelType *host, const ModelSetup *setup) {
     g->given_from = t->plan.layers[0].first;
     gpu_memory_create(g);
     if (t->sinusoids || t->angles) upload_positions(t);
+    if (gpu_rows(g) > 0) t->token_losses = (float *)allocate(gpu_rows(g), sizeof(float), "losses");
     return t;
 }
 
@@ -109,7 +98,17 @@ static void transformer_destroy(void *model) {
     gpu_model_destroy(&t->base);
     for (DeviceStack &stack : t->stacks) embedding_order_free(&stack.order);
     free(t->layers);
+    free(t->token_losses);
     free(t);
+}
+
+static const float *transformer_token_losses(const void *model) {
+    const Transformer *t = (const Transformer *)model;
+    const GpuModel *g = &t->base;
+    CUDA_CHECK(cudaMemcpyAsync(t->token_losses, t->classifier.losses, gpu_rows(g) * sizeof(float),
+                               cudaMemcpyDeviceToHost, g->device.stream));
+    device_synchronize(&g->device);
+    return t->token_losses;
 }
 
 static double transformer_train(void *model, const Batch *batch, double scale) {
@@ -146,6 +145,13 @@ ModelType transformer_type(const ModelType *host, const char *program,
     type.destroy = transformer_destroy;
     type.train = transformer_train;
     type.logits = transformer_logits;
+    if (host->token_losses) type.token_losses = transformer_token_losses;
+    if (host->decoder_create) {
+        type.decoder_create = decoder_create;
+        type.decode = decoder_decode;
+        type.decoder_place = decoder_place;
+        type.decoder_destroy = decoder_destroy;
+    }
     return type;
 }
 

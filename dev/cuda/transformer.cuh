@@ -29,6 +29,7 @@ static constexpr size_t WEIGHT_PLACES = 8; // products of a layer, at most
 struct DeviceAttended {
     Matrix y; // (M, C) what the projection reads; without one it has no data
     float *kept;
+    float *memory; // of a decoder
 };
 
 // What the cross-attention of a decoder's layer keeps, and the gradients that are its own.
@@ -101,6 +102,8 @@ struct Transformer {
     float *attention;    // working memory
     Matrix predicted;    // (K, C) what the classifier reads
     Classifier classifier;
+    float *token_losses; // (M) on the host
+    size_t room;         // of a decoder: for so many tokens of each text
 
     float *dx;      // (M, C) of the stack that is passed through
     float *dnorm;   // (M, C)

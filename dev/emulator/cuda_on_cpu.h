@@ -650,6 +650,15 @@ static inline cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t siz
     cuda_submit(stream, [=] { memcpy(to, from, size); });
     return cudaSuccess;
 }
+static inline cudaError_t cudaMemcpy2DAsync(void *to, size_t to_pitch, const void *from,
+                                            size_t from_pitch, size_t width, size_t rows,
+                                            cudaMemcpyKind, cudaStream_t stream) {
+    cuda_submit(stream, [=] {
+        for (size_t i = 0; i < rows; i++)
+            memcpy((char *)to + i * to_pitch, (const char *)from + i * from_pitch, width);
+    });
+    return cudaSuccess;
+}
 static inline cudaError_t cudaMemsetAsync(void *to, int value, size_t size, cudaStream_t stream) {
     cuda_submit(stream, [=] { memset(to, value, size); });
     return cudaSuccess;

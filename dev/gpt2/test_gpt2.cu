@@ -89,6 +89,21 @@ static void test_model() {
     }
 }
 
+static void test_decoding() {
+    for (const char *options :
+         {"attention=softmax:7 scores=qknorm", "attention=softmax1 positions=rotary kv-heads=1",
+          "attention=cosine:5", "attention=cosine cosine-power=0.5 positions=sinusoidal",
+          "attention=additive*3+softmax windows=1,5,global,9 rescale=3",
+          "attention=additive windows=6,global scores=plain positions=none",
+          "attention=additive pool=raw sink=1 windows=3,32 ffn=swiglu"}) {
+        char *all = format_string("layers=%d channels=24 heads=3 %s", strchr(options, '*') ? 4 : 2,
+                                  options);
+        gpu_check_decoding(pair(), all);
+        free(all);
+    }
+    gpu_check_decoding(pair(), "layers=2 channels=260 heads=2 attention=softmax,additive");
+}
+
 static void test_program() {
     gpu_check_programs(pair(), "-b 2 -t 16 -L 1 -C 16 -H 2");
     model_check_audit(
@@ -135,9 +150,10 @@ int main(int argc, char **argv) {
         {"reference", test_reference}, {"reference: bf16", test_reference_bf16},
         {"step", test_step},           {"step: bf16", test_step_bf16},
         {"shapes", test_shapes},       {"training", test_training},
-        {"model", test_model},         {"program", test_program},
-        {"nodes", test_nodes},         {"hybrid", test_hybrid},
-        {"blocks", test_blocks},       {"memory", test_memory},
+        {"model", test_model},         {"decoding", test_decoding},
+        {"program", test_program},     {"nodes", test_nodes},
+        {"hybrid", test_hybrid},       {"blocks", test_blocks},
+        {"memory", test_memory},
     };
     return gpu_test_main(argc, argv, "test_gpt2cu", cases, sizeof(cases) / sizeof(cases[0]));
 }

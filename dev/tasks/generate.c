@@ -221,9 +221,10 @@ static void draw(Writer *w, int s) {
     if (!sample->ended) growing_text_add(&sample->text, &w->next[s], 1);
 }
 
-// Draws a token for each text that continues; false: none does.
+// Draws a token for each text that continues, several at a time; false: none does.
 static bool draw_all(Writer *w) {
     bool any = false;
+#pragma omp parallel for schedule(static) reduction(|| : any) if (w->count > 1)
     for (int s = 0; s < w->count; s++) {
         const Sample *sample = &w->samples[s];
         if (sample->text.stopped || sample->ended) continue;

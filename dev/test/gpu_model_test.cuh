@@ -137,6 +137,9 @@ static inline void gpu_check_step(GpuPair pair, const char *options, const char 
                      plain = cpu.type->forward(cpu.model, &batch);
         CHECK_CLOSE(gpu.type->train(gpu.model, &batch, 0.1), loss, tolerance * fabs(loss));
         CHECK_CLOSE(gpu.type->forward(gpu.model, &batch), plain, tolerance * fabs(plain));
+        if (gpu.type->token_losses)
+            compare("losses of tokens", gpu.type->token_losses(gpu.model),
+                    cpu.type->token_losses(cpu.model), (size_t)(batch.batch * length), tolerance);
         gpu_test_batch_free(&batch);
     }
     float *gradients = gpu_test_read(&gpu, MODEL_GRADIENTS),
@@ -170,6 +173,33 @@ static inline void gpu_check_shapes(GpuPair pair, const char *options) {
     }
     model_test_free(&gpu);
     model_test_free(&cpu);
+}
+
+// ---- decoding ---------------------------------------------------------------
+// Logits of token after token compared with the CPU's, in a model that trains with bf16; beyond the
+// last position the second half of the positions comes again.
+static inline void gpu_check_decoding(GpuPair pair, const char *options) {
+    enum { STREAMS = 3, POSITIONS = 24, TOKENS = 70, VOCABULARY = 61 };
+    ModelTest t[] = {gpu_test_create(pair.gpu, options, "bf16", 1, POSITIONS, VOCABULARY),
+                     gpu_test_create(pair.cpu, options, "fp32", 1, POSITIONS, VOCABULARY)};
+    float logits[2][STREAMS * VOCABULARY];
+    void *decoders[2];
+    Random r = random_stream(4, RANDOM_TEST, 0, 0);
+    for (int i = 0; i < 2; i++) decoders[i] = t[i].type->decoder_create(t[i].model, STREAMS);
+    for (int64_t n = 0; n < TOKENS; n++) {
+        int32_t tokens[STREAMS];
+        for (int32_t &token : tokens) token = (int32_t)random_below(&r, VOCABULARY);
+        for (int i = 0; i < 2; i++) {
+            if (n >= POSITIONS)
+                t[i].type->decoder_place(decoders[i], POSITIONS / 2 + n % (POSITIONS / 2));
+            t[i].type->decode(decoders[i], tokens, n % 3 == 1 ? NULL : logits[i]);
+        }
+        if (n % 3 != 1) compare(options, logits[0], logits[1], STREAMS * VOCABULARY, 2e-5);
+    }
+    for (int i = 0; i < 2; i++) {
+        t[i].type->decoder_destroy(decoders[i]);
+        model_test_free(&t[i]);
+    }
 }
 
 // ---- statistics -------------------------------------------------------------

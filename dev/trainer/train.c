@@ -64,8 +64,7 @@ static void check_start(const Options *options, const ModelType *type, const Act
     if (options_flag(options, OPT_EVAL_POSITIONS) && !evaluates)
         fail_usage("--eval-positions: is for --eval");
     if (options_flag(options, OPT_EVAL_POSITIONS) && !type->token_losses)
-        fail_usage("--eval-positions: is for language models on a CPU, by ./train_fastformer or "
-                   "the like");
+        fail_usage("--eval-positions: is for language models, by ./train_fastformer or the like");
     if (options_flag(options, OPT_JSON) && !action && !evaluates)
         fail_usage("--json: is for --eval, --prompt and the like; training logs to log.jsonl");
     if (options_number(options, OPT_MINUTES) > 0 && options_integer(options, OPT_STEPS) > 0)

@@ -1,0 +1,146 @@
+// Decoding on the GPU: one token of each text at a time, through the blocks of a forward pass, with
+// memory of its own and attention that remembers (attention_step.cuh). In float32, so that what is
+// written is what the CPU writes. The second token is captured as a graph, which serves the others.
+#ifndef CUDA_DECODER_CUH
+#define CUDA_DECODER_CUH
+
+#include "blocks.cuh"
+extern "C" {
+#include "embedding.h"
+}
+
+static constexpr size_t DECODER_ROOM =
+    32; // tokens that there is room for at first; then twice as many
+
+struct DeviceDecoder {
+    Transformer t;            // the model's parameters, and memory for a token of each text
+    DeviceArena memory;       // of attention, for t.room tokens
+    uint64_t position, count; // of the next token; tokens before it
+};
+
+// Positions that are computed, not learned: sinusoids, or else the angles of rotations.
+static void upload_positions(const Transformer *t) {
+    const ModelSizes *size = &t->plan.size;
+    const size_t columns = t->sinusoids ? size->channels : size->head_size;
+    float *values = (float *)allocate(size->positions * columns, sizeof(float), "positions");
+    if (t->sinusoids)
+        sinusoidal_positions(values, size->positions, columns);
+    else
+        rotary_angles(values, plan_rotary_base(&t->plan), size->positions, columns);
+    CUDA_CHECK(cudaMemcpyAsync(t->sinusoids ? t->sinusoids : t->angles, values,
+                               size->positions * columns * sizeof(float), cudaMemcpyHostToDevice,
+                               t->base.device.stream));
+    device_synchronize(&t->base.device);
+    free(values);
+}
+
+static inline void decoder_memory_carve(DeviceDecoder *d) {
+    Transformer *t = &d->t;
+    for (size_t l = 0; l < t->plan.size.layers; l++) {
+        const AttentionPlan *plan = &t->plan.layers[l].attention;
+        const DeviceAttentionShape shape = attention_shape(t, plan);
+        t->layers[l].attended.memory =
+            arena_array<float>(&d->memory, attention_kernel(plan)->memory(&shape, t->room),
+                               "what attention remembers");
+    }
+}
+
+static inline void decoder_forget_graphs(GpuModel *g) {
+    for (int i = 0; i < g->graph_count; i++) gpu_graph_free(&g->graphs[i]);
+    g->graph_count = 0;
+}
+
+// Memory for `room` tokens of each text, with what there is.
+static inline void decoder_grow(DeviceDecoder *d, size_t room) {
+    Transformer *t = &d->t;
+    const Device *device = &t->base.device;
+    const size_t L = t->plan.size.layers, before = t->room;
+    DeviceArena old = d->memory;
+    float **from = (float **)allocate(L, sizeof(float *), "decoder");
+    for (size_t l = 0; l < L; l++) from[l] = t->layers[l].attended.memory;
+    t->room = room;
+    d->memory = DeviceArena();
+    decoder_memory_carve(d);
+    arena_allocate(&d->memory, "write fewer texts side by side (--samples), or shorter ones");
+    decoder_memory_carve(d);
+    for (size_t l = 0; l < L && before > 0; l++) {
+        const AttentionPlan *plan = &t->plan.layers[l].attention;
+        const DeviceAttentionShape shape = attention_shape(t, plan);
+        const size_t size = attention_kernel(plan)->memory(&shape, before) * sizeof(float);
+        CUDA_CHECK(cudaMemcpyAsync(t->layers[l].attended.memory, from[l], size,
+                                   cudaMemcpyDeviceToDevice, device->stream));
+    }
+    device_synchronize(device);
+    if (before > 0) arena_free(&old);
+    free(from);
+    decoder_forget_graphs(&t->base); // they hold the old places
+}
+
+static inline void *decoder_create(void *model, int streams) {
+    DeviceDecoder *d = (DeviceDecoder *)allocate(1, sizeof(*d), "decoder");
+    Transformer *t = &d->t;
+    GpuModel *g = &t->base;
+    *t = *(const Transformer *)model;
+    t->layers = (DeviceLayer *)allocate(t->plan.size.layers, sizeof(DeviceLayer), "decoder");
+    g->batch = (size_t)streams;
+    g->length = 1;
+    g->training = g->recompute = t->groups_weights = false;
+    g->profile = NULL;
+    g->precision = GPU_FP32;
+    g->reduction = NULL;
+    g->sums = PartialSums();
+    g->graph_count = 0;
+    t->sinusoids = t->angles = NULL;
+    blas_create(&g->blas, &g->device, false);
+    g->arena = DeviceArena();
+    gpu_pass_carve(g, &g->arena);
+    arena_allocate(&g->arena, "write fewer texts side by side (--samples)");
+    gpu_pass_carve(g, &g->arena);
+    CUDA_CHECK(cudaMallocHost((void **)&g->on_host, gpu_batch_bytes(gpu_rows(g))));
+    if (t->sinusoids || t->angles) upload_positions(t);
+    decoder_grow(d, DECODER_ROOM);
+    return d;
+}
+
+static inline void decoder_destroy(void *decoder) {
+    DeviceDecoder *d = (DeviceDecoder *)decoder;
+    GpuModel *g = &d->t.base;
+    device_synchronize(&g->device);
+    decoder_forget_graphs(g);
+    arena_free(&d->memory);
+    arena_free(&g->arena);
+    CUDA_CHECK(cudaFreeHost(g->on_host));
+    blas_destroy(&g->blas);
+    free(d->t.layers);
+    free(d);
+}
+
+static inline void decoder_decode(void *decoder, const int32_t *tokens, float *logits) {
+    DeviceDecoder *d = (DeviceDecoder *)decoder;
+    Transformer *t = &d->t;
+    GpuModel *g = &t->base;
+    if (d->position == t->plan.size.positions)
+        fail("decoding: the model has %zu positions, no token can follow", t->plan.size.positions);
+    if (d->count == t->room) decoder_grow(d, 2 * t->room);
+    Batch batch = {};
+    batch.batch = (int64_t)g->batch;
+    batch.length = 1;
+    batch.inputs = tokens;
+    const DeviceBatch staged = gpu_stage(g, &batch, 0);
+    StepParameters *step = (StepParameters *)g->on_host;
+    step->position = d->position++;
+    step->count = d->count++;
+    gpu_launch(g, GPU_DECODE, &staged);
+    if (logits)
+        classifier_logits(&g->device, &g->blas, &t->classifier,
+                          t->stacks[t->plan.stack_count - 1].result, output_weight(t), g->batch,
+                          logits);
+    else
+        device_synchronize(&g->device); // before the next token is staged
+}
+
+static inline void decoder_place(void *decoder, int64_t position) {
+    ((DeviceDecoder *)decoder)->position = (uint64_t)position;
+}
+
+#endif
