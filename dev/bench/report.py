@@ -2,6 +2,7 @@
 """One report of what run.sh measured: Markdown on standard output.
 
     python3 dev/bench/report.py PARTS [--json FILE] [--plot DIR]
+    python3 dev/bench/report.py --rows PARTS...      the rows of docs/results.md, one a machine
 
 PARTS is a directory of parts, or a file that --json wrote, which has all of them. tokens_by_length.png goes into DIR.
 """
@@ -167,6 +168,59 @@ def show_targets(parts):
             reached = "yes" if (measured >= target if sign == ">=" else measured <= target) else "no"
         lines.append(f"| {what} | {aim} | {measured:.2f} | {reached} | {remark} |")
     return lines
+
+
+# ---- the row of a machine --------------------------------------------------------------------------------------------
+
+ROW_HEADING = [
+    "| machine, precision | measured | PyTorch | hardware | Fastformer, tokens/s | fastest PyTorch | times "
+    "| GPT-2, tokens/s | fastest PyTorch | times |",
+    "|---|---|---|---|---|---|---|---|---|---|",
+]
+
+
+def machine_name(where):
+    words = (where.get(key) for key in ("processor", "c/bf16", "c/fp32"))
+    name, *products = (word for word in words if word)
+    tiles = products[0].split("tiles by ")[-1].split(",")[0] if products else ""
+    return f"{name}, {tiles}, {where.get('threads', where['cores'])} threads"
+
+
+def hardware(peak):
+    """What peak.c measured."""
+    units = {
+        "vectors_gflops": "vectors {:,.0f} GFLOP/s",
+        "vectors_bf16_gflops": "bf16 {:,.0f}",
+        "tiles_gflops": "tiles {:,.0f}",
+        "memory_gb_per_s": "memory {:,.0f} GB/s",
+    }
+    return ", ".join(unit.format(peak[key]) for key, unit in units.items() if key in peak)
+
+
+def machine_row(parts):
+    """Of docs/results.md: the models in the precision that `-p auto` chooses, over the fastest torch.compile."""
+    where = environment_of(parts)
+    rows = {model: rows_of(parts, model) for model in ("fastformer", "gpt2")}
+    # Where products of bf16 are slower than those of float32, -p auto chooses float32.
+    speeds = {mode: rows["fastformer"][f"fastformer/c/{mode}"]["ms"] for mode in PRECISIONS
+              if f"fastformer/c/{mode}" in rows["fastformer"]}
+    if not speeds:
+        return None
+    mode = min(speeds, key=speeds.get)
+    cells = [f"{machine_name(where)}, {PRECISIONS[mode]}",
+             " ".join(where[key] for key in ("date", "commit") if where.get(key)) or "-",
+             where.get("torch", "-").split("+")[0], hardware(parts.get("peak", {}))]
+    for model, found in rows.items():
+        times, fastest = over_fastest(found, model, f"compile-{mode}")
+        row = found.get(f"{model}/c/{mode}")
+        cells += [f"{row['tokens_per_s']:,.0f}" if row else "",
+                  fastest.split(" ")[1] if fastest else "", f"{times:.2f}" if times else ""]
+    return "| " + " | ".join(cells) + " |"
+
+
+def show_machine(parts):
+    row = machine_row(parts)
+    return ["", "## The row of this machine", "", *ROW_HEADING, row] if row else []
 
 
 # ---- tables ----------------------------------------------------------------------------------------------------------
@@ -356,20 +410,24 @@ def draw(parts, directory):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("parts", metavar="PARTS")
+    parser.add_argument("parts", metavar="PARTS", nargs="+")
+    parser.add_argument("--rows", action="store_true", help="the rows of these machines alone")
     parser.add_argument("--json", metavar="FILE")
     parser.add_argument("--plot", metavar="DIR")
     settings = parser.parse_args()
-    parts = load_parts(settings.parts)
+    if settings.rows:
+        return print("\n".join(ROW_HEADING + [machine_row(load_parts(path)) for path in settings.parts]))
+    parts = load_parts(settings.parts[0])
     where = environment_of(parts)
     lines = ["# Measured speed", "", "; ".join(f"{key} {value}" for key, value in where.items()) + ".", ""]
-    print("\n".join(lines + show_targets(parts) + show_sections(parts)))
+    print("\n".join(lines + show_targets(parts) + show_machine(parts) + show_sections(parts)))
     if settings.json:
         with open(settings.json, "w") as file:
             json.dump({"environment": where, "parts": parts}, file, indent=1)
     if settings.plot:
         with contextlib.redirect_stdout(sys.stderr):
             draw(parts, settings.plot)
+    return None
 
 
 if __name__ == "__main__":

@@ -3,7 +3,7 @@
 #
 #   dev/bench/run.sh [--quick] [--output DIR] [--python PYTHON] [--lock COMMAND] [--again] [PART...]
 #
-# Parts: products steps layers decoding fastformer gpt2 lengths models large; default: all, without large in the quick mode. Each
+# Parts: peak products steps layers decoding fastformer gpt2 lengths models large; default: all, without large in the quick mode. Each
 # writes DIR/parts/PART*.json (default DIR: runs/speed); an existing part is not measured again, so an interrupted call
 # resumes where it stopped. --again measures the parts again. Then DIR/report.md, DIR/results.json and the plots are
 # made from all existing parts. --quick takes 12 minutes on two Zen 5 cores and half an hour on two Zen 4 cores. PYTHON
@@ -26,7 +26,7 @@ case ${1-} in
     ;;
 esac
 
-all='products steps layers decoding fastformer gpt2 lengths models large'
+all='peak products steps layers decoding fastformer gpt2 lengths models large'
 full=1
 quick=
 out=runs/speed
@@ -115,6 +115,10 @@ offered() {
 }
 
 # ---- the parts
+
+measure_peak() {
+    ours peak.json peak
+}
 
 measure_products() {
     ours products.json gemm "${full:+20}${quick:+5}"

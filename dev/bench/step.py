@@ -129,7 +129,19 @@ def processor():
 
 
 def machine():
-    return {"processor": processor(), "cores": cores(), "system": platform.platform()}
+    return {
+        "processor": processor(),
+        "cores": cores(),
+        "system": platform.platform(),
+        "date": time.strftime("%Y-%m-%d", time.gmtime()),
+        "commit": commit(),
+    }
+
+
+def commit():
+    """Of this tree; empty where it is no clone."""
+    command = ["git", "-C", ROOT, "rev-parse", "--short", "HEAD"]
+    return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
 
 
 class Lock:
