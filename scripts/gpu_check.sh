@@ -291,6 +291,9 @@ for optimizer in adamw muon; do
     steps "seed-$optimizer" 10 "$(missing train_fastformercu)" "$programs/train_fastformercu" -t 2048 -x 200 --optimizer $optimizer
 done
 steps seed-llama 10 "$(missing train_llamacu)" "$programs/train_llamacu" -t 2048 -x 200 --kv-heads 2
+# The output layer with logits in memory and without.
+peers output-chunks 25 '' fastformer '' --config B=32,T=2048
+peers output-fused 25 '' fastformer '' --config B=32,T=2048 --options=--fused-output
 # Texts that are written side by side, of a model that has learned nothing.
 # shellcheck disable=SC2016
 part decode 30 "$(first "$no_gpu" "$(missing train_fastformercu)")" sh -c '

@@ -71,9 +71,9 @@ def peak_memory(process="self"):
 class Trainer:
     """Our trainer in an endless run, which is stopped between its turns; its log has the milliseconds of each step."""
 
-    def __init__(self, name, program, config, data, threads, dropout=DROPOUT):
+    def __init__(self, name, program, config, data, threads, dropout=DROPOUT, options=()):
         self.name, self.program, self.config, self.data, self.threads = name, program, config, data, threads
-        self.dropout = dropout
+        self.dropout, self.options = dropout, list(options)
         self.process = None
         self.said = collections.deque(maxlen=20)
         self.done = 0  # steps
@@ -85,7 +85,8 @@ class Trainer:
         self.directory = tempfile.TemporaryDirectory(dir=self.data)
         self.output = os.path.join(self.directory.name, "run")
         self.process = subprocess.Popen(
-            bench.trainer_command(self.program, self.data, self.output, precision, self.config, 1 << 40, self.dropout),
+            bench.trainer_command(self.program, self.data, self.output, precision, self.config, 1 << 40, self.dropout)
+            + self.options,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,

@@ -192,7 +192,9 @@ def time_ours(data, sizes, settings):
     program = os.path.join(settings.build, f"train_{settings.model}cu")
     if not os.path.exists(program):
         fail(f"{program} is not built")
-    trainer = peers.Trainer(f"{settings.model}/cuda/bf16", program, sizes, data, bench.cores(), settings.dropout)
+    trainer = peers.Trainer(
+        f"{settings.model}/cuda/bf16", program, sizes, data, bench.cores(), settings.dropout, shlex.split(settings.options)
+    )
     try:
         trainer.start()
         return trainer.steps(step_count(trainer.steps(3)[-1], settings.seconds))
@@ -342,6 +344,7 @@ def parse_arguments():
         "--llmc", action="append", metavar="PROGRAM", help="llm.c's train_gpt2cu, maybe with options; any number; gpt2 only"
     )
     steps.add_argument("--dropout", type=float, default=bench.DROPOUT, metavar="X", help="default: %(default)s; llm.c has none")
+    steps.add_argument("--options", default="", help="of our trainer, such as --options=--fused-output")
     steps.add_argument("--seconds", type=float, default=2, help="of steps a contender takes")
     steps.add_argument("--build", default=ROOT, metavar="DIR", help="where train_fastformercu is")
     for command in (check, steps):

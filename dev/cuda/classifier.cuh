@@ -19,6 +19,8 @@
 #ifndef CUDA_CLASSIFIER_CUH
 #define CUDA_CLASSIFIER_CUH
 
+#include "classifier_rows.cuh"
+#include "fused_classifier.cuh"
 #include "gemm.cuh"
 #include "partial_sums.cuh"
 #include "sizes.h"
@@ -32,22 +34,7 @@ static constexpr size_t CHUNK_STEP = 128;  // chunks are multiples of this: a ti
 // Rows of bf16. Chunks that stay in the L2 cache were slower on an H100 and an H200: their products
 // are too small, and each chunk reads and writes all of dE.
 static constexpr size_t CHUNK = 4096;
-static constexpr float LOG2_E = 1.44269504f, LOWEST_LOGIT = -1e30f;
-
-// Some of a row's terms: the largest of their logits, and the sum of exp(logit - largest).
-struct RowSum {
-    float largest, sum;
-};
-
-static __device__ __forceinline__ float exponential(float x, float shift) {
-    return exp2_fast((x - shift) * LOG2_E);
-}
-
-// What the gradients of a row of logits are made of: its largest logit m, the factor of exp(l - m),
-// what smoothing takes from each, and the target's own gradient.
-struct RowGradient {
-    float largest, factor, spread, target;
-};
+static constexpr float LOWEST_LOGIT = -1e30f;
 
 // What a pass gives, on the device: the sum over targets of -log p, smoothed, and without
 // smoothing; and, without gradients, how many targets were the most probable token.
@@ -61,14 +48,18 @@ struct Classifier {
     void *logits; // (rows of a chunk, stride) bf16 or float, then their gradients
     float smoothing;
     float *losses, *unsmoothed,
-        *correct;     // (M), the last 1 where the target is the most probable token
-    float *bias_sums; // (BIAS_PARTS, V)
+        *correct;           // (M), the last 1 where the target is the most probable token
+    float *bias_sums;       // (BIAS_PARTS, V)
+    bool fused;             // training leaves no logits in memory
+    float *log2_sums, *own; // (M) then: see struct Pass of fused_classifier.cuh
 };
 
-// For weights (V, C) and at most `rows` rows. smoothing: 0 none.
+// For weights (V, C) and at most `rows` rows. smoothing: 0 none. fused: as classifier_fuses()
+// allows.
 static inline void classifier_carve(Classifier *c, DeviceArena *arena, size_t vocabulary,
-                                    size_t channels, size_t rows, double smoothing) {
+                                    size_t channels, size_t rows, double smoothing, bool fused) {
     *c = Classifier();
+    c->fused = fused;
     c->smoothing = (float)smoothing;
     c->vocabulary = vocabulary;
     c->channels = channels;
@@ -81,6 +72,16 @@ static inline void classifier_carve(Classifier *c, DeviceArena *arena, size_t vo
     c->unsmoothed = arena_array<float>(arena, rows, "a chunk of logits");
     c->correct = arena_array<float>(arena, rows, "a chunk of logits");
     c->bias_sums = arena_array<float>(arena, BIAS_PARTS * vocabulary, "a chunk of logits");
+    if (!fused) return;
+    c->log2_sums = arena_array<float>(arena, rows, "a chunk of logits");
+    c->own = arena_array<float>(arena, rows, "a chunk of logits");
+}
+
+// Whether training can do without logits in memory.
+static inline bool classifier_fuses(const Device *d, size_t channels, bool in_bf16,
+                                    double smoothing) {
+    return HAVE_WARP_GROUPS && d->capability == 90 && (channels == 64 || channels == 128) &&
+           in_bf16 && smoothing == 0;
 }
 
 // Rows of a chunk, such that all chunks of m rows are about equally long. size: of a logit, bytes.
@@ -157,44 +158,6 @@ static __device__ __forceinline__ void store_gradients(float *x, T *row, uint32_
     for (int k = 0; k < LOGITS; k++)
         x[k] = target == at + k ? g.target : exponential(x[k], g.largest) * g.factor - g.spread;
     store_numbers<LOGITS>(row + at, x);
-}
-
-// Where the rows of a chunk begin in the arrays of (M).
-struct RowResults {
-    float *losses, *unsmoothed, *correct;
-};
-
-// What all sums over a row come to: of the others' logits, of all logits (where it is smoothed),
-// and the target's logit, where there is a target.
-struct RowTotal {
-    RowSum others;
-    float all, target;
-    bool counts;
-};
-
-// Losses and those without smoothing, 0 where there is no target.
-static __device__ __forceinline__ void store_losses(const RowResults &to, size_t i,
-                                                    const RowTotal &row, uint32_t vocabulary,
-                                                    float smoothing) {
-    const float largest = fmaxf(row.others.largest, row.target);
-    const float rest = row.others.sum * exponential(row.others.largest, largest);
-    const float loss = row.target == largest
-                           ? log1pf(rest)
-                           : logf(rest + exponential(row.target, largest)) + (largest - row.target);
-    const float mean = (row.all + row.target) / (float)vocabulary;
-    const float more = smoothing > 0 ? smoothing * (row.target - mean) : 0;
-    to.losses[i] = row.counts ? loss + more : 0;
-    to.unsmoothed[i] = row.counts ? loss : 0;
-}
-
-// scale: of the loss.
-static __device__ __forceinline__ RowGradient row_gradient(const RowTotal &row, float scale,
-                                                           uint32_t vocabulary, float smoothing) {
-    const float largest = fmaxf(row.others.largest, row.target);
-    const float rest = row.others.sum * exponential(row.others.largest, largest);
-    const float factor = row.counts ? scale / (rest + exponential(row.target, largest)) : 0,
-                smooth = row.counts ? scale * smoothing : 0, spread = smooth / (float)vocabulary;
-    return {largest, factor, spread, smooth - spread - factor * rest};
 }
 
 // Bytes of shared memory that sums over a row take.
@@ -345,7 +308,27 @@ static inline void classifier_forward(const Device *d, Blas *blas, const Classif
     launch_early(d, loss_kernel, 1, SUM_THREADS, 0, result, row_results(c, 0, false), m);
 }
 
-// The same, and its gradients times the step's scale.
+// classifier_train() without logits.
+static inline void classifier_train_fused(const Device *d, const Classifier *c,
+                                          const ClassifierInput &in, const StepParameters *step,
+                                          const ClassifierGradients &to) {
+    const fused::Pass p = {(int)in.m,
+                           (int)c->vocabulary,
+                           in.weight.rounded,
+                           in.weight.bias,
+                           in.targets,
+                           step,
+                           row_results(c, 0, true),
+                           c->log2_sums,
+                           c->own,
+                           (float *)to.dh.data,
+                           to.dweight,
+                           to.dbias,
+                           to.dh.columns};
+    (c->channels == 64 ? fused::train<64> : fused::train<128>)(d, p, (const bf16 *)in.h.data);
+}
+
+// The same as classifier_forward(), and its gradients times the step's scale.
 static inline void classifier_train(const Device *d, Blas *blas, PartialSums *sums,
                                     const Classifier *c, const ClassifierInput &in,
                                     const StepParameters *step, const ClassifierGradients &to,
@@ -353,7 +336,8 @@ static inline void classifier_train(const Device *d, Blas *blas, PartialSums *su
     const Matrix h = in.h;
     const size_t m = in.m, chunk = classifier_chunk(c, h.bf16 ? sizeof(bf16) : sizeof(float), m);
     const Matrix logits = {c->logits, c->stride, h.bf16};
-    for (size_t i = 0; i < m; i += chunk) {
+    if (c->fused) classifier_train_fused(d, c, in, step, to);
+    for (size_t i = 0; i < m && !c->fused; i += chunk) {
         const size_t rows = m - i < chunk ? m - i : chunk;
         classifier_product(blas, c, logits, gemm_input_rows(h, i), in.weight, rows);
         WITH_TYPE(logits, T, cross_entropy<T>(d, c, i, in.targets, step, rows));
@@ -362,7 +346,8 @@ static inline void classifier_train(const Device *d, Blas *blas, PartialSums *su
         classifier_products_backward(blas, c, gemm_input_rows(to.dh, i), to.dweight, logits,
                                      gemm_input_rows(h, i), in.weight, rows);
     }
-    if (to.dbias) partial_sums_join(sums, to.dbias, c->bias_sums, BIAS_PARTS, c->vocabulary);
+    if (to.dbias && !c->fused)
+        partial_sums_join(sums, to.dbias, c->bias_sums, BIAS_PARTS, c->vocabulary);
     launch_early(d, loss_kernel, 1, SUM_THREADS, 0, result, row_results(c, 0, true), m);
 }
 

@@ -75,7 +75,8 @@ struct GpuModel {
     size_t row_limit;     // B*T that kernels can count, in every head
     bool chooses;         // only rows that have a target are predicted
     bool training, recompute;
-    bool uses_muon; // hidden matrices are updated by it, all else by AdamW
+    bool fuses_output; // training leaves no logits in memory
+    bool uses_muon;    // hidden matrices are updated by it, all else by AdamW
     GpuPrecision precision;
     uint64_t seed;
     double dropout, attention_dropout; // the latter of attention's weights
@@ -106,14 +107,22 @@ struct GpuModel {
 // ---- options ----------------------------------------------------------------
 // The CPU model's rows and the GPU's own, to be freed.
 static inline Option *gpu_options(const ModelType *host, int *count) {
-    Option *rows = (Option *)allocate((size_t)host->option_count + 1, sizeof(Option), "options");
+    static const struct {
+        OptionName name;
+        const char *help;
+    } flags[] = {{OPT_RECOMPUTE, "keep less for the backward pass, compute it again"},
+                 {OPT_FUSED_OUTPUT,
+                  "no logits in memory (sm_90, 64 or 128 channels; speed not yet measured)"}};
+    Option *rows = (Option *)allocate((size_t)host->option_count + 2, sizeof(Option), "options");
     memcpy(rows, host->options, (size_t)host->option_count * sizeof(Option));
-    Option *recompute = &rows[host->option_count]; // C++17 has no designated initialisers
-    recompute->name = OPT_RECOMPUTE;
-    recompute->kind = OPTION_FLAG;
-    recompute->group = "Model";
-    recompute->help = "keep less for the backward pass, compute it again";
-    *count = host->option_count + 1;
+    *count = host->option_count;
+    for (const auto &flag : flags) { // C++17 has no designated initialisers
+        Option *row = &rows[(*count)++];
+        row->name = flag.name;
+        row->kind = OPTION_FLAG;
+        row->group = "Model";
+        row->help = flag.help;
+    }
     return rows;
 }
 
@@ -254,6 +263,7 @@ static inline void gpu_model_create(GpuModel *g, const ModelType *host_type,
     g->profile = setup->profile;
     g->say_size = setup->say_size;
     g->recompute = options_flag(setup->options, OPT_RECOMPUTE);
+    g->fuses_output = options_flag(setup->options, OPT_FUSED_OUTPUT);
     g->precision = gpu_precision(setup->options);
     g->seed = (uint64_t)options_integer(setup->options, OPT_SEED);
     g->dropout = g->attention_dropout = facts.dropout;

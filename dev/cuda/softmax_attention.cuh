@@ -89,7 +89,7 @@ static __global__ void __launch_bounds__(WARP *Shapes<T, SIZE>::WARPS)
         if (p.mask || key + N > visible || key < opened)
             hide_keys(p, head, s, row, key + lane % 4 * 2);
         float shrink[M][2];
-        exponentiate(p, s, rows, shrink);
+        exponentiate(p.log2_scale, s, rows, shrink);
         shrink_rows(y, shrink);
         if (drops_out(p.dropout))
             drop_weights(p, head, s, kept + warp_row * 16, first + warp_row, key, start);

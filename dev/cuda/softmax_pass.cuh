@@ -186,8 +186,9 @@ static __device__ __forceinline__ void hide_keys(const SoftmaxPass<T> &p, const 
 }
 
 // Scores become 2^(score - top), and the sums so far shrink to the new top, by `shrink`.
-template <typename T, int M, int N>
-static __device__ __forceinline__ void exponentiate(const SoftmaxPass<T> &p, Sums<M, N> &s,
+// log2_scale: of the scores, times log2(e).
+template <int M, int N>
+static __device__ __forceinline__ void exponentiate(float log2_scale, Sums<M, N> &s,
                                                     SoftmaxRows<M> &rows, float shrink[M][2]) {
 #pragma unroll
     for (int m = 0; m < M; m++)
@@ -197,14 +198,14 @@ static __device__ __forceinline__ void exponentiate(const SoftmaxPass<T> &p, Sum
 #pragma unroll
             for (int n = 0; n < N / 8; n++)
                 top = fmaxf(top, fmaxf(s.at[m][n][2 * half], s.at[m][n][2 * half + 1]));
-            top = fmaxf(rows.top[m][half], quad_max(top) * p.log2_scale);
+            top = fmaxf(rows.top[m][half], quad_max(top) * log2_scale);
             shrink[m][half] = exp2_fast(rows.top[m][half] - top);
             rows.top[m][half] = top;
 #pragma unroll
             for (int n = 0; n < N / 8; n++)
 #pragma unroll
                 for (int e = 2 * half; e < 2 * half + 2; e++)
-                    sum += s.at[m][n][e] = exp2_fast(fmaf(s.at[m][n][e], p.log2_scale, -top));
+                    sum += s.at[m][n][e] = exp2_fast(fmaf(s.at[m][n][e], log2_scale, -top));
             rows.sum[m][half] = rows.sum[m][half] * shrink[m][half] + sum;
         }
 }

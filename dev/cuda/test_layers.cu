@@ -867,6 +867,7 @@ struct ClassifierSetting {
     double spread;                         // of the weights
     bool in_bf16, bias;
     double smoothing;
+    bool fused;
 };
 
 // Everything that the CPU's layer and ours read and give.
@@ -962,10 +963,10 @@ static double device_double(const Device *d, const double *p) {
 static Classifier classifier_here(DeviceArena *arena, const ClassifierSetting *is) {
     Classifier c;
     DeviceArena counting = {};
-    classifier_carve(&c, &counting, is->vocabulary, is->channels, is->m, is->smoothing);
+    classifier_carve(&c, &counting, is->vocabulary, is->channels, is->m, is->smoothing, is->fused);
     *arena = counting;
     arena_allocate(arena, "this is a test");
-    classifier_carve(&c, arena, is->vocabulary, is->channels, is->m, is->smoothing);
+    classifier_carve(&c, arena, is->vocabulary, is->channels, is->m, is->smoothing, is->fused);
     if (is->chunk) c.bytes = is->chunk * c.stride * sizeof(float);
     return c;
 }
@@ -1011,26 +1012,42 @@ static void check_classifier(Device d, ClassifierSetting is) {
 static void test_classifier(void) {
     Device d = device_create(), no_room = d; // for a row of logits in shared memory
     no_room.shared_limit = 4096;
-    check_classifier(d, {20, 64, 64, 0, 5, true, true, 0}); // nearly certain
+    check_classifier(d, {20, 64, 64, 0, 5, true, true, 0, false}); // nearly certain
     for (bool in_bf16 : {false, true}) {
-        check_classifier(d, {1, 1, 4, 0, 1, in_bf16, true, 0});
-        check_classifier(d, {5, 29, 24, 0, 1, in_bf16, false, 0});
-        check_classifier(d, {37, 300, 40, 0, 1, in_bf16, true, 0});
+        check_classifier(d, {1, 1, 4, 0, 1, in_bf16, true, 0, false});
+        check_classifier(d, {5, 29, 24, 0, 1, in_bf16, false, 0, false});
+        check_classifier(d, {37, 300, 40, 0, 1, in_bf16, true, 0, false});
+        check_classifier(d, {300, 131, 8, 128, 1, in_bf16, true, 0,
+                             false}); // several chunks, the last one short
+        check_classifier(d, {37, 300, 40, 0, 1, in_bf16, true, 0.1, false});
+        check_classifier(d, {300, 131, 8, 128, 1, in_bf16, false, 0.3, false});
+        check_classifier(no_room, {37, 900, 40, 0, 1, in_bf16, true, 0.1, false});
         check_classifier(
-            d, {300, 131, 8, 128, 1, in_bf16, true, 0}); // several chunks, the last one short
-        check_classifier(d, {37, 300, 40, 0, 1, in_bf16, true, 0.1});
-        check_classifier(d, {300, 131, 8, 128, 1, in_bf16, false, 0.3});
-        check_classifier(no_room, {37, 900, 40, 0, 1, in_bf16, true, 0.1});
-        check_classifier(d, {9, 4200, 16, 0, 1, in_bf16, true, 0});  // more than a thread has once
-        check_classifier(d, {20, 64, 16, 0, 30, in_bf16, false, 0}); // nearly certain
+            d, {9, 4200, 16, 0, 1, in_bf16, true, 0, false}); // more than a thread has once
+        check_classifier(d, {20, 64, 16, 0, 30, in_bf16, false, 0, false}); // nearly certain
     }
     device_destroy(&d);
+}
+
+// Without logits in memory: several tiles of rows and of tokens, whose last ones are short.
+static void test_fused_classifier(void) {
+    const Device d = device_create();
+    if (!classifier_fuses(&d, 64, true, 0)) {
+        puts("no warp groups here");
+        return;
+    }
+    check_classifier(d, {1, 1, 64, 0, 1, true, false, 0, true});
+    check_classifier(d, {5, 29, 64, 0, 1, true, true, 0, true});
+    check_classifier(d, {300, 131, 128, 0, 1, true, false, 0, true});
+    check_classifier(d, {130, 777, 64, 0, 1, true, true, 0, true});
+    check_classifier(d, {700, 140, 64, 0, 1, true, true, 0, true});
+    check_classifier(d, {20, 64, 64, 0, 5, true, false, 0, true}); // nearly certain
 }
 
 // Logits of any size leave finite losses and gradients; what is not a number shows in the loss.
 static void test_classifier_extremes(void) {
     Device d = device_create();
-    const ClassifierSetting is = {6, 40, 8, 0, 1e18, false, false, 0};
+    const ClassifierSetting is = {6, 40, 8, 0, 1e18, false, false, 0, false};
     ClassifierTest t = classifier_test_create(&d, is);
     DeviceArena arena, blas_arena;
     const Classifier c = classifier_here(&arena, &is);
@@ -1293,6 +1310,7 @@ int main(int argc, char **argv) {
         {"embedding", test_embedding},
         {"classifier", test_classifier},
         {"classifier: extremes", test_classifier_extremes},
+        {"classifier: fused", test_fused_classifier},
         {"adamw", test_adamw},
         {"muon", test_muon},
     };

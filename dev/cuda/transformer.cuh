@@ -481,7 +481,8 @@ static inline void transformer_carve(GpuModel *model, DeviceArena *arena) {
         t->hidden_exact = arena_matrix(arena, M, hidden_columns(t), false, "activations");
     t->sublayer_out = arena_array<float>(arena, M * C, "activations");
     t->attention = arena_array<float>(arena, workspace, "attention");
-    classifier_carve(&t->classifier, arena, t->plan.size.vocabulary, C, M, t->plan.smoothing);
+    classifier_carve(&t->classifier, arena, t->plan.size.vocabulary, C, M, t->plan.smoothing,
+                     model->training && model->fuses_output);
     positions_carve(t, arena);
     if (plan_prepares(&t->plan)) t->prepared = product_matrix(t, arena, 3 * C);
     if (predicts(t)) prediction_carve(t, arena);

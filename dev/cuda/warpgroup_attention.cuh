@@ -127,7 +127,7 @@ static __global__ void __launch_bounds__(GROUP_THREADS, 1)
     const auto weigh = [&](int key, float(*shrink)[2]) {
         if (p.mask || key + N > visible || key < opened)
             hide_keys(p, head, s, row, key + lane % 4 * 2);
-        exponentiate(p, s, rows, shrink);
+        exponentiate(p.log2_scale, s, rows, shrink);
         if (drops_out(p.dropout))
             drop_weights(p, head, s, f.kept + warp_row * 16, first + warp_row, key, start);
     };

@@ -54,6 +54,23 @@ static void test_step_bf16() {
     gpu_check_step(pair(), SMALL "rescale=3", "tf32", 37, 0, 2e-2);
 }
 
+// The output layer without logits in memory gives the loss and gradients that it gives with them.
+static void test_fused_output() {
+    ModelTest t[] = {
+        gpu_test_create(pair().gpu, WHOLE "dropout=0.1", "bf16", 2, 37, 61),
+        gpu_test_create(pair().gpu, WHOLE "dropout=0.1 fused-output=true", "bf16", 2, 37, 61)};
+    Batch batch = gpu_test_batch(&t[0], 3, 0, 0);
+    const double loss = t[0].type->train(t[0].model, &batch, 0.1);
+    CHECK_CLOSE(t[1].type->train(t[1].model, &batch, 0.1), loss, 1e-3 * loss);
+    float *expected = gpu_test_read(&t[0], MODEL_GRADIENTS),
+          *gradients = gpu_test_read(&t[1], MODEL_GRADIENTS);
+    CHECK(gpu_test_distance(gradients, expected, t[0].table->total) <= 1e-2);
+    free(expected);
+    free(gradients);
+    gpu_test_batch_free(&batch);
+    for (ModelTest &model : t) model_test_free(&model);
+}
+
 static void test_shapes() {
     gpu_check_shapes(pair(), SMALL);
 }
@@ -125,11 +142,17 @@ static void test_errors() {
 
 int main(int argc, char **argv) {
     static const TestCase cases[] = {
-        {"reference", test_reference}, {"reference: bf16", test_reference_bf16},
-        {"step", test_step},           {"step: bf16", test_step_bf16},
-        {"shapes", test_shapes},       {"training", test_training},
-        {"model", test_model},         {"program", test_program},
-        {"nodes", test_nodes},         {"hybrid", test_hybrid},
+        {"reference", test_reference},
+        {"reference: bf16", test_reference_bf16},
+        {"step", test_step},
+        {"step: bf16", test_step_bf16},
+        {"fused output", test_fused_output},
+        {"shapes", test_shapes},
+        {"training", test_training},
+        {"model", test_model},
+        {"program", test_program},
+        {"nodes", test_nodes},
+        {"hybrid", test_hybrid},
         {"errors", test_errors},
     };
     return gpu_test_main(argc, argv, "test_fastformercu", cases, sizeof(cases) / sizeof(cases[0]));
