@@ -292,6 +292,8 @@ for optimizer in adamw muon; do
 done
 steps seed-llama 10 "$(missing train_llamacu)" "$programs/train_llamacu" -t 2048 -x 200 --kv-heads 2
 # The output layer with logits in memory and without.
+# Softmax in windows, compared with FlexAttention, which drops no weights.
+peers windows-gpt2 100 '' gpt2 compile-bf16 --config B=8,T=8192 --config B=1,T=65536 --window 256 --dropout 0
 peers output-chunks 25 '' fastformer '' --config B=32,T=2048
 peers output-fused 25 '' fastformer '' --config B=32,T=2048 --options=--fused-output
 # Texts that are written side by side, of a model that has learned nothing.

@@ -23,6 +23,7 @@ GPT-2:
 B batch, T sequence length, C channels, H heads, D = C/H, V vocabulary, k window.
 """
 
+import functools
 import glob
 import json
 import os
@@ -32,6 +33,7 @@ from dataclasses import dataclass
 import torch
 import torch.nn as nn
 import torch.nn.functional as F
+from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
 NOT_COUNTED = -100  # a target that the loss leaves out
 PADDING = 0  # the padding token
@@ -398,12 +400,19 @@ class Conv1D(nn.Module):
         return torch.addmm(self.bias, x.reshape(-1, x.shape[-1]), self.weight).view(*x.shape[:-1], -1)
 
 
+@functools.cache
+def window_mask(window, length, device):
+    """FlexAttention's: a query sees the last `window` keys."""
+    return create_block_mask(lambda b, h, q, k: (q >= k) & (q - k < window), None, None, length, length, device=device)
+
+
 class Gpt2Attention(nn.Module):
     def __init__(self, config, blocked, residual_deviation):
         super().__init__()
         C = config.channels
         self.heads = config.heads
         self.blocked = blocked
+        self.window = config.windows[0] if config.windows else None  # of all layers
         self.c_attn = Conv1D(C, 3 * C)
         self.c_proj = Conv1D(C, C, residual_deviation)
         self.dropout = nn.Dropout(config.attention_dropout)
@@ -414,7 +423,9 @@ class Gpt2Attention(nn.Module):
         query, key, value = (
             y.view(B, T, self.heads, C // self.heads).transpose(1, 2) for y in self.c_attn(x).chunk(3, dim=-1)
         )
-        if self.blocked:
+        if self.window:  # which drops no weights
+            y = flex_attention(query, key, value, block_mask=window_mask(self.window, T, str(x.device)))
+        elif self.blocked:
             y = blocked_attention(query, key, value, visible, self.dropout)
         else:
             dropout = self.dropout.p if self.training else 0.0

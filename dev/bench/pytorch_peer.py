@@ -117,7 +117,7 @@ def flops_per_token(model, c):
     return 6 * (c["L"] * layer + c["V"] * C)
 
 
-def model_config(c, dropout=bench.DROPOUT):
+def model_config(c, dropout=bench.DROPOUT, window=0):
     return pytorch_models.Config(
         vocabulary=c["V"],
         length=c["T"],
@@ -126,6 +126,7 @@ def model_config(c, dropout=bench.DROPOUT):
         layers=c["L"],
         dropout=dropout,
         attention_dropout=dropout,
+        windows=(window,) * c["L"] if window else (),
     )
 
 
@@ -148,13 +149,13 @@ def bytes_per_step(model, c):
 # ---- contenders ------------------------------------------------------------------------------------------------------
 
 
-def create_stepper(model, mode, sizes, device, dropout=bench.DROPOUT):
+def create_stepper(model, mode, sizes, device, dropout=bench.DROPOUT, window=0):
     """A function that takes one training step on fresh random tokens and returns its milliseconds. A step ends with the
     loss on the host, so it is over when its time is taken."""
     how, precision = mode.split("-")
     torch.manual_seed(0)
     torch.set_float32_matmul_precision("high")  # TF32
-    module = pytorch_models.create_model(model, "plain", model_config(sizes, dropout), compiled=False).to(device)
+    module = pytorch_models.create_model(model, "plain", model_config(sizes, dropout, window), compiled=False).to(device)
     loss = pytorch_models.plain_loss(module)
     if how != "eager":
         loss = torch.compile(loss, dynamic=False, mode="reduce-overhead" if how == "graphs" else None)
@@ -183,7 +184,7 @@ def step_count(milliseconds, seconds):
 
 def time_pytorch(mode, sizes, settings):
     torch.compiler.reset()
-    step = create_stepper(settings.model, mode, sizes, settings.device, settings.dropout)
+    step = create_stepper(settings.model, mode, sizes, settings.device, settings.dropout, settings.window)
     warmup = [step() for _ in range(peers.WARMUP_STEPS)]
     return [step() for _ in range(step_count(warmup[-1], settings.seconds))]
 
@@ -192,8 +193,11 @@ def time_ours(data, sizes, settings):
     program = os.path.join(settings.build, f"train_{settings.model}cu")
     if not os.path.exists(program):
         fail(f"{program} is not built")
+    options = shlex.split(settings.options)
+    if settings.window:
+        options += ["--windows", ",".join([str(settings.window)] * sizes["L"])]
     trainer = peers.Trainer(
-        f"{settings.model}/cuda/bf16", program, sizes, data, bench.cores(), settings.dropout, shlex.split(settings.options)
+        f"{settings.model}/cuda/bf16", program, sizes, data, bench.cores(), settings.dropout, options
     )
     try:
         trainer.start()
@@ -344,6 +348,9 @@ def parse_arguments():
         "--llmc", action="append", metavar="PROGRAM", help="llm.c's train_gpt2cu, maybe with options; any number; gpt2 only"
     )
     steps.add_argument("--dropout", type=float, default=bench.DROPOUT, metavar="X", help="default: %(default)s; llm.c has none")
+    steps.add_argument(
+        "--window", type=int, default=0, metavar="W", help="of all layers; PyTorch by FlexAttention; gpt2 and --dropout 0"
+    )
     steps.add_argument("--options", default="", help="of our trainer, such as --options=--fused-output")
     steps.add_argument("--seconds", type=float, default=2, help="of steps a contender takes")
     steps.add_argument("--build", default=ROOT, metavar="DIR", help="where train_fastformercu is")
@@ -358,6 +365,8 @@ def parse_arguments():
         settings.llmc = [shlex.split(text) for text in settings.llmc or []]
         if settings.llmc and settings.model != "gpt2":
             fail("--llmc: llm.c has only gpt2")
+        if settings.window and (settings.model != "gpt2" or settings.dropout):
+            fail("--window: FlexAttention is in gpt2, and drops no weights: --dropout 0")
         if not all(settings.llmc):
             fail("--llmc: no program")
         for mode in settings.modes:

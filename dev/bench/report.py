@@ -199,8 +199,9 @@ def hardware(peak):
 
 def machine_row(parts):
     """Of docs/results.md: the models in the precision that `-p auto` chooses, over the fastest torch.compile."""
-    where = environment_of(parts)
-    rows = {model: rows_of(parts, model) for model in ("fastformer", "gpt2")}
+    models = ("fastformer", "gpt2")
+    where = environment_of({model: parts.get(model) for model in models})
+    rows = {model: rows_of(parts, model) for model in models}
     # Where products of bf16 are slower than those of float32, -p auto chooses float32.
     speeds = {mode: rows["fastformer"][f"fastformer/c/{mode}"]["ms"] for mode in PRECISIONS
               if f"fastformer/c/{mode}" in rows["fastformer"]}
@@ -331,8 +332,29 @@ def show_models(parts):
     return lines if pairs else []
 
 
+THREAD_COLUMNS = {
+    "model": ("model", ""),
+    "threads": ("threads", ""),
+    "s/step": ("s_per_step", ".3f"),
+    "tokens/s": ("tokens_per_s", ",.0f"),
+    "times one thread": ("times", ".2f"),
+}
+
+
+def show_threads(parts):
+    """Of parts threads-MODEL-COUNT."""
+    rows = []
+    for name, part in parts.items():
+        if name.startswith("threads-"):
+            _, model, count = name.split("-")
+            alone = parts.get(f"threads-{model}-001", part)
+            times = part["tokens_per_s"] / alone["tokens_per_s"]
+            rows.append(part | {"model": model, "threads": int(count), "times": times})
+    return ["", "## threads", *show_rows(rows, THREAD_COLUMNS)] if rows else []
+
+
 def show_sections(parts):
-    lines = show_models(parts)
+    lines = show_models(parts) + show_threads(parts)
     for name, part in parts.items():
         if isinstance(part, dict) and "runs" in part:
             lines += ["", f"## {name}", *show_peers(part)]

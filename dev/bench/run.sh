@@ -3,7 +3,7 @@
 #
 #   dev/bench/run.sh [--quick] [--output DIR] [--python PYTHON] [--lock COMMAND] [--again] [PART...]
 #
-# Parts: peak products steps layers decoding fastformer gpt2 lengths models large; default: all, without large in the quick mode. Each
+# Parts: peak products steps threads layers decoding fastformer gpt2 lengths models large; default: all, without large in the quick mode. Each
 # writes DIR/parts/PART*.json (default DIR: runs/speed); an existing part is not measured again, so an interrupted call
 # resumes where it stopped. --again measures the parts again. Then DIR/report.md, DIR/results.json and the plots are
 # made from all existing parts. --quick takes 12 minutes on two Zen 5 cores and half an hour on two Zen 4 cores. PYTHON
@@ -26,7 +26,7 @@ case ${1-} in
     ;;
 esac
 
-all='peak products steps layers decoding fastformer gpt2 lengths models large'
+all='peak products steps threads layers decoding fastformer gpt2 lengths models large'
 full=1
 quick=
 out=runs/speed
@@ -132,6 +132,19 @@ measure_steps() {
         done
     done
     [ ! -f data/wikitext2/meta.json ] || a_step steps-wikitext2.json --input data/wikitext2 --precision $fast --steps "$steps"
+}
+
+# Both models with 1, 2, 4, ... threads, up to one for each core.
+measure_threads() {
+    cores=$(nproc) threads=1
+    while [ "$threads" -lt $((2 * cores)) ]; do
+        [ "$threads" -le "$cores" ] || threads=$cores
+        for model in fastformer gpt2; do
+            a_step "threads-$model-$(printf %03d "$threads").json" --model $model --precision $fast --threads "$threads" \
+                --steps "${full:+10}${quick:+5}"
+        done
+        threads=$((2 * threads))
+    done
 }
 
 measure_layers() {
