@@ -11,7 +11,7 @@
 
 #ifdef _OPENMP
 // libgomp counts looks, libomp milliseconds. With fewer looks an idle machine is slower
-// (dev/bench/busy.sh).
+// (dev/bench/busy.py).
 static const char gomp_looks[] = "30000", kmp_milliseconds[] = "1";
 // libomp also yields while it spins, which gives a whole slice of the core away: 2 lets it do so
 // only where threads outnumber cores.

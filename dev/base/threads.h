@@ -8,14 +8,14 @@
 
 // Lets threads that wait sleep after a short while, where OpenMP's libraries would let them spin
 // for milliseconds and take the core from the thread they wait for when other programs are at work
-// (dev/bench/busy.sh). The libraries read this from the environment, and before main: so this sets
+// (dev/bench/busy.py). The libraries read this from the environment, and before main: so this sets
 // GOMP_SPINCOUNT, KMP_BLOCKTIME and KMP_USE_YIELD and executes the program again, once; returns
 // where the user has set one of the first two, OMP_WAIT_POLICY or KMP_LIBRARY, and where that is
 // not possible. For the first line of main, while nothing is open.
 void threads_wait_briefly(char **argv);
 
 // Gives each thread of the calling thread's parallel regions a core of its own. When other programs
-// run the kernel else puts two on one and leaves a core to the others (dev/bench/busy.sh). Does
+// run the kernel else puts two on one and leaves a core to the others (dev/bench/busy.py). Does
 // nothing where there are not as many threads as cores that the process may use, and where the user
 // says where they run (OMP_PROC_BIND, OMP_PLACES). For once, when their number is known: after
 // threads_settle().

@@ -15,7 +15,7 @@ static const char weights[] = MEMORY_DIRECTORY "/weights.safetensors";
 static Ranks *ranks;
 static Options *options;
 
-// A directory of data whose vocabulary is that of the corpus's checkpoints (seeds.sh).
+// A directory of data whose vocabulary is that of the corpus's checkpoints (seeds.py).
 void fuzz_start(void) {
     const int32_t header[SHARD_HEADER_SIZE / sizeof(int32_t)] = {SHARD_MAGIC, 1, TOKENS};
     const uint16_t tokens[TOKENS] = {1, 2, 3, 0, 1, 2, 3, 0, 3, 2, 1, 0};
