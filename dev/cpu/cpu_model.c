@@ -40,7 +40,9 @@ void cpu_model_create(CpuModel *m, const ModelSetup *setup) {
     m->seed = (uint64_t)options_integer(setup->options, OPT_SEED);
     m->profile = setup->profile;
     m->say_size = setup->say_size;
-    m->decoding = cpu_decode_precision(options_text(setup->options, OPT_PRECISION));
+    m->decoding = setup->float32
+                      ? PRECISION_FLOAT32
+                      : cpu_decode_precision(options_text(setup->options, OPT_PRECISION));
     m->ranks = setup->ranks;
     m->state.muon = m->training && strcmp(options_text(setup->options, OPT_OPTIMIZER), "muon") == 0;
     if (m->training) m->state.reduction = create_reduction(setup, &m->state.table);

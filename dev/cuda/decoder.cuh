@@ -1,6 +1,7 @@
 // Decoding on the GPU: one token of each text at a time, through the blocks of a forward pass, with
 // memory of its own and attention that remembers (attention_step.cuh). In float32, so that what is
 // written is what the CPU writes. The second token is captured as a graph, which serves the others.
+// Where a training run leaves too little memory for that, the CPU decodes.
 #ifndef CUDA_DECODER_CUH
 #define CUDA_DECODER_CUH
 
@@ -16,6 +17,8 @@ struct DeviceDecoder {
     Transformer t;            // the model's parameters, and memory for a token of each text
     DeviceArena memory;       // of attention, for t.room tokens
     uint64_t position, count; // of the next token; tokens before it
+    const ModelType *host_type;
+    void *host; // the CPU's decoder, which does it instead; or NULL
 };
 
 // Positions that are computed, not learned: sinusoids, or else the angles of rotations.
@@ -76,6 +79,20 @@ static inline void decoder_grow(DeviceDecoder *d, size_t room) {
     decoder_forget_graphs(&t->base); // they hold the old places
 }
 
+// Whether there is memory for a pass, and for texts as long as the model has positions.
+static inline bool decoder_fits(DeviceDecoder *d) {
+    Transformer *t = &d->t;
+    size_t available = 0, total = 0;
+    CUDA_CHECK(cudaMemGetInfo(&available, &total));
+    t->room = larger(t->plan.size.positions, DECODER_ROOM);
+    gpu_pass_carve(&t->base, &t->base.arena);
+    decoder_memory_carve(d);
+    const size_t needed = t->base.arena.used + d->memory.used;
+    t->room = 0;
+    t->base.arena = d->memory = DeviceArena();
+    return needed <= available;
+}
+
 static inline void *decoder_create(void *model, int streams) {
     DeviceDecoder *d = (DeviceDecoder *)allocate(1, sizeof(*d), "decoder");
     Transformer *t = &d->t;
@@ -90,9 +107,14 @@ static inline void *decoder_create(void *model, int streams) {
     g->reduction = NULL;
     g->sums = PartialSums();
     g->graph_count = 0;
-    t->sinusoids = t->angles = NULL;
-    blas_create(&g->blas, &g->device, false);
     g->arena = DeviceArena();
+    if (!decoder_fits(d)) {
+        gpu_update_host((GpuModel *)model);
+        d->host_type = g->host_type;
+        d->host = g->host_type->decoder_create(g->host, streams);
+        return d;
+    }
+    blas_create(&g->blas, &g->device, false);
     gpu_pass_carve(g, &g->arena);
     arena_allocate(&g->arena, "write fewer texts side by side (--samples)");
     gpu_pass_carve(g, &g->arena);
@@ -105,12 +127,16 @@ static inline void *decoder_create(void *model, int streams) {
 static inline void decoder_destroy(void *decoder) {
     DeviceDecoder *d = (DeviceDecoder *)decoder;
     GpuModel *g = &d->t.base;
-    device_synchronize(&g->device);
-    decoder_forget_graphs(g);
-    arena_free(&d->memory);
-    arena_free(&g->arena);
-    CUDA_CHECK(cudaFreeHost(g->on_host));
-    blas_destroy(&g->blas);
+    if (d->host) {
+        d->host_type->decoder_destroy(d->host);
+    } else {
+        device_synchronize(&g->device);
+        decoder_forget_graphs(g);
+        arena_free(&d->memory);
+        arena_free(&g->arena);
+        CUDA_CHECK(cudaFreeHost(g->on_host));
+        blas_destroy(&g->blas);
+    }
     free(d->t.layers);
     free(d);
 }
@@ -119,6 +145,10 @@ static inline void decoder_decode(void *decoder, const int32_t *tokens, float *l
     DeviceDecoder *d = (DeviceDecoder *)decoder;
     Transformer *t = &d->t;
     GpuModel *g = &t->base;
+    if (d->host) {
+        d->host_type->decode(d->host, tokens, logits);
+        return;
+    }
     if (d->position == t->plan.size.positions)
         fail("decoding: the model has %zu positions, no token can follow", t->plan.size.positions);
     if (d->count == t->room) decoder_grow(d, 2 * t->room);
@@ -140,7 +170,9 @@ static inline void decoder_decode(void *decoder, const int32_t *tokens, float *l
 }
 
 static inline void decoder_place(void *decoder, int64_t position) {
-    ((DeviceDecoder *)decoder)->position = (uint64_t)position;
+    DeviceDecoder *d = (DeviceDecoder *)decoder;
+    if (d->host) d->host_type->decoder_place(d->host, position);
+    d->position = (uint64_t)position;
 }
 
 #endif

@@ -202,6 +202,17 @@ static inline void gpu_check_decoding(GpuPair pair, const char *options) {
     }
 }
 
+// Where memory is short the CPU decodes: the same again.
+static inline void gpu_check_decoding_without_memory(GpuPair pair, const char *options) {
+#ifdef CUDA_ON_CPU
+    cuda_available = 1 << 10;
+    gpu_check_decoding(pair, options);
+    cuda_available = CUDA_MEMORY;
+#else
+    (void)pair, (void)options;
+#endif
+}
+
 // ---- statistics -------------------------------------------------------------
 // What --stats measures is what the CPU measures with the same parameters.
 static inline void gpu_check_statistics(GpuPair pair, const char *options) {
