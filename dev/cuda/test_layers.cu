@@ -1031,17 +1031,18 @@ static void test_classifier(void) {
 
 // Without logits in memory: several tiles of rows and of tokens, whose last ones are short.
 static void test_fused_classifier(void) {
-    const Device d = device_create();
-    if (!classifier_fuses(&d, 64, true, 0)) {
-        puts("no warp groups here");
-        return;
-    }
-    check_classifier(d, {1, 1, 64, 0, 1, true, false, 0, true});
-    check_classifier(d, {5, 29, 64, 0, 1, true, true, 0, true});
-    check_classifier(d, {300, 131, 128, 0, 1, true, false, 0, true});
-    check_classifier(d, {130, 777, 64, 0, 1, true, true, 0, true});
-    check_classifier(d, {700, 140, 64, 0, 1, true, true, 0, true});
-    check_classifier(d, {20, 64, 64, 0, 5, true, false, 0, true}); // nearly certain
+    static const ClassifierSetting settings[] = {
+        {1, 1, 64, 0, 1, true, false, 0, true},
+        {5, 29, 64, 0, 1, true, true, 0, true},
+        {300, 131, 128, 0, 1, true, false, 0, true},
+        {130, 777, 64, 0, 1, true, true, 0, true},
+        {700, 140, 64, 0, 1, true, true, 0, true},
+        {20, 64, 64, 0, 5, true, false, 0, true}, // nearly certain
+    };
+    Device d = device_create();
+    if (classifier_fuses(&d, 64, true, 0))
+        for (const ClassifierSetting &is : settings) check_classifier(d, is);
+    device_destroy(&d);
 }
 
 // Logits of any size leave finite losses and gradients; what is not a number shows in the loss.
