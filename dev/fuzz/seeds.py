@@ -3,6 +3,7 @@
 by hand, or were found by the fuzzer. Needs ./train_fastformer, ./tokenize and SentencePiece's spm_train.
 """
 
+import argparse
 import os
 import shutil
 import subprocess
@@ -113,6 +114,7 @@ def byte_level_bpe(directory):
 
 
 def main():
+    argparse.ArgumentParser(description=__doc__).parse_args()
     with tempfile.TemporaryDirectory() as directory:
         checkpoints(directory)
         sentencepiece(directory)
