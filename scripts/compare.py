@@ -315,7 +315,8 @@ class Comparison:
         if self.diverged(run):
             replace(path.replace(".jsonl", ".diverged"), "")
         with open(f"{path}.new", "w", encoding="utf-8") as file:
-            logs.write(logs.thin(logs.read(self.log_of(run))), file)
+            every = self.experiment.get("thin", logs.THIN_EVERY)
+            logs.write(logs.thin(logs.read(self.log_of(run)), every), file)
         os.replace(f"{path}.new", path)
 
 

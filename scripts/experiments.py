@@ -1698,6 +1698,7 @@ RECALL = {
     "diverges": True,
     "arms": {arm: FAIR_ATTENTION[arm][0] for arm in RECALL_ATTENTION},
     "command": recall_command,
+    "thin": 400,  # steps: nothing is drawn of them, and there are 90 runs
     "values": ("task", list(RECALL_TASKS)),
     "value_options": lambda task: "",
     "cost": lambda arm, task: task,
