@@ -52,6 +52,7 @@ struct Classifier {
     float *bias_sums;       // (BIAS_PARTS, V)
     bool fused;             // training leaves no logits in memory
     float *log2_sums, *own; // (M) then: see struct Pass of fused_classifier.cuh
+    float *weight_sums;     // (BIAS_PARTS, C)
 };
 
 // For weights (V, C) and at most `rows` rows. smoothing: 0 none. fused: as classifier_fuses()
@@ -75,13 +76,13 @@ static inline void classifier_carve(Classifier *c, DeviceArena *arena, size_t vo
     if (!fused) return;
     c->log2_sums = arena_array<float>(arena, rows, "a chunk of logits");
     c->own = arena_array<float>(arena, rows, "a chunk of logits");
+    c->weight_sums = arena_array<float>(arena, BIAS_PARTS * channels, "a chunk of logits");
 }
 
 // Whether training can do without logits in memory.
-static inline bool classifier_fuses(const Device *d, size_t channels, bool in_bf16,
-                                    double smoothing) {
+static inline bool classifier_fuses(const Device *d, size_t channels, bool in_bf16) {
     return HAVE_WARP_GROUPS && d->capability == 90 && (channels == 64 || channels == 128) &&
-           in_bf16 && smoothing == 0;
+           in_bf16;
 }
 
 // Rows of a chunk, such that all chunks of m rows are about equally long. size: of a logit, bytes.
@@ -312,6 +313,10 @@ static inline void classifier_forward(const Device *d, Blas *blas, const Classif
 static inline void classifier_train_fused(const Device *d, const Classifier *c,
                                           const ClassifierInput &in, const StepParameters *step,
                                           const ClassifierGradients &to) {
+    const Matrix weight = {(void *)in.weight.rounded, c->channels, true};
+    const bool smooths = c->smoothing > 0;
+    if (smooths)
+        column_sums_of(d, c->weight_sums, weight, c->vocabulary, c->channels, BIAS_PARTS, false);
     const fused::Pass p = {(int)in.m,
                            (int)c->vocabulary,
                            in.weight.rounded,
@@ -324,7 +329,10 @@ static inline void classifier_train_fused(const Device *d, const Classifier *c,
                            (float *)to.dh.data,
                            to.dweight,
                            to.dbias,
-                           to.dh.columns};
+                           to.dh.columns,
+                           c->smoothing,
+                           c->weight_sums,
+                           smooths ? BIAS_PARTS : 0};
     (c->channels == 64 ? fused::train<64> : fused::train<128>)(d, p, (const bf16 *)in.h.data);
 }
 

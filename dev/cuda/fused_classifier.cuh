@@ -9,7 +9,8 @@
 // all tokens, with a running maximum. Then another has 128 tokens and goes through all rows, with
 // the logits computed again. So 8 M V C multiplications and additions, where classifier.cuh has 6,
 // and no numbers of (M, V). The target is left out of the sums, so that its gradient keeps its
-// digits where it is nearly certain.
+// digits where it is nearly certain. Label smoothing adds what classifier.cuh says: to dh the sum
+// of all E_j.
 //
 // Wijmans et al., "Cut Your Losses in Large-Vocabulary Language Models", 2024 (arXiv 2411.09009);
 // there one kernel makes both gradients, with locks.
@@ -35,6 +36,9 @@ struct Pass {
     float *own;                  // (M) p - 1 of the target
     float *dh, *dweight, *dbias; // dbias (V) or NULL
     size_t dh_stride;
+    float smoothing;          // of the targets
+    const float *weight_sums; // (sum_parts, C) parts of the sum of E's rows; sum_parts 0: none
+    unsigned sum_parts;
 };
 
 // h (M, C), E (V, C)
@@ -162,10 +166,15 @@ static __device__ __forceinline__ void sum_rows(const Memory<SIZE> &m, int tiles
 
 // ---- losses and dh ----------------------------------------------------------
 
-// Products of tokens from `token` on become logits; that of the target is kept in `own`, and left
-// out.
+// Of a lane's two rows: the target's logit, where this lane has met it, and the sum of the others.
+struct LaneLogits {
+    float own[2], others[2];
+};
+
+// Products of tokens from `token` on become logits; that of the target is kept, and left out.
 static __device__ __forceinline__ void leave_out(Sums<1, COLUMNS> &s, const float *bias,
-                                                 const int targets[2], float own[2], int token) {
+                                                 const int targets[2], LaneLogits &logits,
+                                                 int token, bool smooths) {
     const int place = (int)lane_index() % 4 * 2;
 #pragma unroll
     for (int n = 0; n < COLUMNS / 8; n++) {
@@ -183,43 +192,63 @@ static __device__ __forceinline__ void leave_out(Sums<1, COLUMNS> &s, const floa
 #pragma unroll
             for (int e = 0; e < 2; e++) {
                 if (token + place + 8 * n + e != targets[half]) continue;
-                own[half] = s.at[0][n][2 * half + e];
+                logits.own[half] = s.at[0][n][2 * half + e];
                 s.at[0][n][2 * half + e] = -INFINITY;
             }
     }
+    if (!smooths) return;
+#pragma unroll
+    for (int n = 0; n < COLUMNS / 8; n++)
+#pragma unroll
+        for (int e = 0; e < 4; e++)
+            if (s.at[0][n][e] != -INFINITY) logits.others[e / 2] += s.at[0][n][e];
+}
+
+// The sum of all E_j, where it is needed, at d and d+1.
+template <int SIZE> static __device__ __forceinline__ float2 weight_sum(const Pass &p, int d) {
+    float2 sum = make_float2(0, 0);
+    for (unsigned part = 0; part < p.sum_parts; part++) {
+        const float2 more = load_two(p.weight_sums + part * SIZE + d);
+        sum.x += more.x;
+        sum.y += more.y;
+    }
+    return sum;
 }
 
 // Of a lane's rows: losses, what dE is made of, and dh from y, the sum of e_j E_j.
 template <int SIZE>
 static __device__ __forceinline__ void
 row_results(const Pass &p, const softmax::SoftmaxRows<1> &rows, const Sums<1, SIZE> &y,
-            const int targets[2], const float logits[2], int row) {
-    const float scale = p.step->scale;
+            const int targets[2], const LaneLogits &logits, int row) {
+    const float scale = p.step->scale, spread = p.smoothing / (float)p.tokens;
 #pragma unroll
     for (int half = 0; half < 2; half++) {
         const int i = row + 8 * half, target = targets[half];
         const float sum = quad_sum(rows.sum[0][half]), top = rows.top[0][half],
-                    own = quad_max(logits[half]), own2 = own * LOG2_E;
+                    own = quad_max(logits.own[half]), own2 = own * LOG2_E,
+                    others = quad_sum(logits.others[half]);
         if (i >= p.rows) continue;
         const bool counts = target >= 0;
         const float largest = fmaxf(top, own2), shrink = exp2_fast(top - largest),
                     rest = sum * shrink, all = rest + exp2_fast(own2 - largest);
         if (lane_index() % 4 == 0) {
-            const RowTotal total = {{top * LN_2, sum}, 0, own, counts};
-            store_losses(p.to, (size_t)i, total, (uint32_t)p.tokens, 0);
+            const RowTotal total = {{top * LN_2, sum}, others, own, counts};
+            store_losses(p.to, (size_t)i, total, (uint32_t)p.tokens, p.smoothing);
             p.log2_sums[i] = counts ? largest + log2f(all) : INFINITY;
-            p.own[i] = counts ? -rest / all : 0;
+            p.own[i] = counts ? p.smoothing - spread - rest / all : 0;
         }
         const float of_sum = counts ? scale * shrink / all : 0,
-                    of_target = counts ? -scale * rest / all : 0;
+                    of_target = counts ? scale * (p.smoothing - rest / all) : 0,
+                    of_all = counts ? scale * spread : 0;
         const bf16 *weight = p.weight + (size_t)(counts ? target : 0) * SIZE;
         float *dh = p.dh + (size_t)i * p.dh_stride;
 #pragma unroll
         for (int n = 0; n < SIZE / 8; n++) {
             const int d = 8 * n + (int)lane_index() % 4 * 2;
-            const float2 w = load_two(weight + d);
-            store_two(dh + d, of_sum * y.at[0][n][2 * half] + of_target * w.x,
-                      of_sum * y.at[0][n][2 * half + 1] + of_target * w.y);
+            const float2 w = load_two(weight + d), all_weights = weight_sum<SIZE>(p, d);
+            store_two(dh + d,
+                      of_sum * y.at[0][n][2 * half] + of_target * w.x - of_all * all_weights.x,
+                      of_sum * y.at[0][n][2 * half + 1] + of_target * w.y - of_all * all_weights.y);
         }
     }
 }
@@ -239,15 +268,16 @@ static __global__ void __launch_bounds__(GROUP_THREADS, 1)
     const int row = first + (int)threadIdx.x / WARP * 16 + (int)lane_index() / 4;
     const int targets[2] = {row < p.rows ? p.targets[row] : -1,
                             row + 8 < p.rows ? p.targets[row + 8] : -1};
-    float own[2] = {-INFINITY, -INFINITY}, shrink[1][2];
+    LaneLogits logits = {{-INFINITY, -INFINITY}, {0, 0}};
+    float shrink[1][2];
     softmax::SoftmaxRows<1> rows = softmax::rows_create<1>(0);
     Sums<1, SIZE> y;
     const auto weigh = [&](Sums<1, COLUMNS> &s, int at, int token) {
-        leave_out(s, m.shift + at, targets, own, token);
+        leave_out(s, m.shift + at, targets, logits, token, p.smoothing > 0);
         softmax::exponentiate(LOG2_E, s, rows, shrink);
     };
     sum_rows(m, tiles, y, weigh, [&] { softmax::shrink_rows(y, shrink); });
-    row_results(p, rows, y, targets, own, row);
+    row_results(p, rows, y, targets, logits, row);
 #endif
 }
 
@@ -268,6 +298,7 @@ static __global__ void __launch_bounds__(GROUP_THREADS, 1)
     if (copies(m, maps.tokens, maps.rows, first, tiles, numbers)) return;
     const int token = first + (int)threadIdx.x / WARP * 16 + (int)lane_index() / 4,
               place = (int)lane_index() % 4 * 2;
+    const float spread = p.smoothing / (float)p.tokens;
     float bias[2], sums[2] = {}; // in powers of 2; of the gradients of a lane's two tokens
     for (int half = 0; half < 2; half++)
         bias[half] = p.bias && token + 8 * half < p.tokens ? p.bias[token + 8 * half] * LOG2_E : 0;
@@ -278,7 +309,9 @@ static __global__ void __launch_bounds__(GROUP_THREADS, 1)
 #pragma unroll
             for (int e = 0; e < 4; e++) {
                 const int at = begin + 8 * n + place + e % 2;
-                const float w = exp2_fast(fmaf(s.at[0][n][e], LOG2_E, bias[e / 2] + m.shift[at]));
+                const float of_row = m.shift[at] > -INFINITY ? spread : 0,
+                            w = exp2_fast(fmaf(s.at[0][n][e], LOG2_E, bias[e / 2] + m.shift[at])) -
+                                of_row;
                 s.at[0][n][e] = m.targets[at] == token + e / 2 * 8 ? m.own[at] : w;
                 sums[e / 2] += s.at[0][n][e];
             }

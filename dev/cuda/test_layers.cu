@@ -1038,9 +1038,11 @@ static void test_fused_classifier(void) {
         {130, 777, 64, 0, 1, true, true, 0, true},
         {700, 140, 64, 0, 1, true, true, 0, true},
         {20, 64, 64, 0, 5, true, false, 0, true}, // nearly certain
+        {300, 20, 64, 0, 1, true, true, 0.9, true},
+        {300, 131, 128, 0, 1, true, false, 0.3, true},
     };
     Device d = device_create();
-    if (classifier_fuses(&d, 64, true, 0))
+    if (classifier_fuses(&d, 64, true))
         for (const ClassifierSetting &is : settings) check_classifier(d, is);
     device_destroy(&d);
 }

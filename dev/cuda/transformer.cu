@@ -82,10 +82,9 @@ void *transformer_create(const ModelType *host, const ModelSetup *setup) {
     t->type = host->transformer;
     t->plan = *transformer_plan(g->host);
     check_kinds(&t->plan);
-    if (g->fuses_output && !classifier_fuses(&g->device, t->plan.size.channels,
-                                             g->precision == GPU_BF16, t->plan.smoothing))
-        fail_usage("--fused-output: needs an sm_90 GPU, -p bf16, 64 or 128 channels, and no label "
-                   "smoothing");
+    if (g->fuses_output &&
+        !classifier_fuses(&g->device, t->plan.size.channels, g->precision == GPU_BF16))
+        fail_usage("--fused-output: needs an sm_90 GPU, -p bf16, and 64 or 128 channels");
     t->layers = (DeviceLayer *)allocate(t->plan.size.layers, sizeof(DeviceLayer), "layers");
     g->chooses = predicts(t);
     g->run = transformer_run;
