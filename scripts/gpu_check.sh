@@ -19,12 +19,13 @@ usage: scripts/gpu_check.sh [-o DIR] [-t SECONDS] [-p PYTHON] [-b DIR] [-l PROGR
               make train_gpt2cu NO_MULTI_GPU=1 NO_USE_MPI=1 GPU_COMPUTE_CAPABILITY=90 [USE_CUDNN=1]
   PART...     only parts whose names begin so
 
-Three calls of nine minutes do everything, each is of use alone:
+These calls, of nine minutes at most, do everything; each is of use alone:
 
   scripts/gpu_check.sh -o runs/gpu_check_1 build test gpu lengths
   scripts/gpu_check.sh -o runs/gpu_check_2 seed b32
   scripts/gpu_check.sh -o runs/gpu_check_3 124m long memcheck racecheck
-  scripts/gpu_check.sh -o runs/gpu_check_4 -l llm.c/train_gpt2cu build llmc
+  scripts/gpu_check.sh -o runs/gpu_check_4 build decode output windows
+  scripts/gpu_check.sh -o runs/gpu_check_5 -l llm.c/train_gpt2cu build llmc
 END
 }
 
@@ -291,9 +292,9 @@ for optimizer in adamw muon; do
     steps "seed-$optimizer" 10 "$(missing train_fastformercu)" "$programs/train_fastformercu" -t 2048 -x 200 --optimizer $optimizer
 done
 steps seed-llama 10 "$(missing train_llamacu)" "$programs/train_llamacu" -t 2048 -x 200 --kv-heads 2
-# The output layer with logits in memory and without.
 # Softmax in windows, compared with FlexAttention, which drops no weights.
 peers windows-gpt2 100 '' gpt2 compile-bf16 --config B=8,T=8192 --config B=1,T=65536 --window 256 --dropout 0
+# The output layer with logits in memory and without.
 peers output-chunks 25 '' fastformer '' --config B=32,T=2048
 peers output-fused 25 '' fastformer '' --config B=32,T=2048 --options=--fused-output
 # Texts that are written side by side, of a model that has learned nothing.

@@ -13,8 +13,9 @@
     X(COSINE_POWER, "cosine-power") X(DECODER_LAYERS, "decoder-layers") \
     X(DROPOUT, "dropout") X(ENCODER_LAYERS, "encoder-layers") X(EPOCHS, "epochs") X(EPS, "eps") \
     X(EVAL, "eval") X(EVAL_POSITIONS, "eval-positions") X(FFN, "ffn") X(FFN_SIZE, "ffn-size") \
-    X(FILL, "fill") X(FINAL_LR, "final-lr") X(FUSED_OUTPUT, "fused-output") X(HEADS, "heads") X(HELP, "help") \
-    X(HELP_ALL, "help-all") X(INIT, "init") X(INPUT, "input") X(JSON, "json") X(KEEP, "keep") \
+    X(FILL, "fill") X(FINAL_LR, "final-lr") X(FUSED_OUTPUT, "fused-output") \
+    X(HEADS, "heads") X(HELP, "help") X(HELP_ALL, "help-all") X(INIT, "init") \
+    X(INPUT, "input") X(JSON, "json") X(KEEP, "keep") \
     X(KV_HEADS, "kv-heads") X(LABEL_SMOOTHING, "label-smoothing") X(LAYERS, "layers") \
     X(LOG_EVERY, "log-every") X(LONGEST, "longest") X(LR, "lr") X(MAX_LENGTH, "max-length") \
     X(MINUTES, "minutes") X(MODEL, "model") X(NBEST, "nbest") X(NO_PAGE, "no-page") \

@@ -23,7 +23,7 @@ HOG = [sys.executable, "-c", "while True: pass"]
 
 
 def settings_of(trainer):
-    """The library's own default after AS_IT_IS, and all ways."""
+    """The library's own default, and all ways, of which "" is the trainer's."""
     llvm = "libomp" in subprocess.run(["ldd", trainer], capture_output=True, text=True, check=True).stdout
     default, *others = (
         ("KMP_BLOCKTIME=200", "KMP_BLOCKTIME=1", "KMP_BLOCKTIME=0")

@@ -8,13 +8,14 @@
 
 // ---- decoding with keys and values ------------------------------------------
 
-static size_t key_value_room(const DeviceAttentionShape *s, size_t room) {
+// Tokens that are remembered: a window's, of which `room` is enough while a text is short.
+static size_t window_room(const DeviceAttentionShape *s, size_t room) {
     const size_t window = s->plan->window;
     return window > 0 && window < room ? window : room;
 }
 
 static size_t key_value_memory(const DeviceAttentionShape *s, size_t room) {
-    return 2 * key_value_room(s, room) * s->batch * s->channels;
+    return 2 * window_room(s, room) * s->batch * s->channels;
 }
 
 static void key_value_step(const Device *d, const DeviceAttentionCall *call) {
@@ -30,7 +31,7 @@ static void key_value_step(const Device *d, const DeviceAttentionCall *call) {
     p.y_stride = call->y.columns;
     p.streams = s->batch;
     p.channels = s->channels;
-    p.room = key_value_room(s, call->memory.room);
+    p.room = window_room(s, call->memory.room);
     p.size = (int)(s->channels / s->heads);
     p.cosine = s->plan->kind == ATTENTION_COSINE;
     p.scale = 1 / sqrtf((float)p.size);
@@ -135,7 +136,7 @@ static void additive_backward(const Device *d, const DeviceAttentionCall *call,
 }
 
 static size_t additive_memory(const DeviceAttentionShape *s, size_t room) {
-    const size_t window = s->plan->window, rows = window == 0 ? 1 : window < room ? window : room;
+    const size_t rows = s->plan->window == 0 ? 1 : window_room(s, room);
     return (1 + rows) * 2 * s->batch * (s->channels + 2 * s->heads);
 }
 

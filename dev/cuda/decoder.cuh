@@ -6,36 +6,15 @@
 #define CUDA_DECODER_CUH
 
 #include "blocks.cuh"
-extern "C" {
-#include "embedding.h"
-}
 
-static constexpr size_t DECODER_ROOM =
-    32; // tokens that there is room for at first; then twice as many
+static constexpr size_t DECODER_ROOM = 32; // tokens at first; then twice as many
 
 struct DeviceDecoder {
     Transformer t;            // the model's parameters, and memory for a token of each text
     DeviceArena memory;       // of attention, for t.room tokens
     uint64_t position, count; // of the next token; tokens before it
-    const ModelType *host_type;
-    void *host; // the CPU's decoder, which does it instead; or NULL
+    void *host;               // the CPU's decoder, which does it instead; or NULL
 };
-
-// Positions that are computed, not learned: sinusoids, or else the angles of rotations.
-static void upload_positions(const Transformer *t) {
-    const ModelSizes *size = &t->plan.size;
-    const size_t columns = t->sinusoids ? size->channels : size->head_size;
-    float *values = (float *)allocate(size->positions * columns, sizeof(float), "positions");
-    if (t->sinusoids)
-        sinusoidal_positions(values, size->positions, columns);
-    else
-        rotary_angles(values, plan_rotary_base(&t->plan), size->positions, columns);
-    CUDA_CHECK(cudaMemcpyAsync(t->sinusoids ? t->sinusoids : t->angles, values,
-                               size->positions * columns * sizeof(float), cudaMemcpyHostToDevice,
-                               t->base.device.stream));
-    device_synchronize(&t->base.device);
-    free(values);
-}
 
 static inline void decoder_memory_carve(DeviceDecoder *d) {
     Transformer *t = &d->t;
@@ -46,11 +25,6 @@ static inline void decoder_memory_carve(DeviceDecoder *d) {
             arena_array<float>(&d->memory, attention_kernel(plan)->memory(&shape, t->room),
                                "what attention remembers");
     }
-}
-
-static inline void decoder_forget_graphs(GpuModel *g) {
-    for (int i = 0; i < g->graph_count; i++) gpu_graph_free(&g->graphs[i]);
-    g->graph_count = 0;
 }
 
 // Memory for `room` tokens of each text, with what there is.
@@ -74,9 +48,9 @@ static inline void decoder_grow(DeviceDecoder *d, size_t room) {
                                    cudaMemcpyDeviceToDevice, device->stream));
     }
     device_synchronize(device);
-    if (before > 0) arena_free(&old);
+    arena_free(&old);
     free(from);
-    decoder_forget_graphs(&t->base); // they hold the old places
+    gpu_forget_graphs(&t->base); // they hold the old places
 }
 
 // Whether there is memory for a pass, and for texts as long as the model has positions.
@@ -110,7 +84,6 @@ static inline void *decoder_create(void *model, int streams) {
     g->arena = DeviceArena();
     if (!decoder_fits(d)) {
         gpu_update_host((GpuModel *)model);
-        d->host_type = g->host_type;
         d->host = g->host_type->decoder_create(g->host, streams);
         return d;
     }
@@ -128,10 +101,10 @@ static inline void decoder_destroy(void *decoder) {
     DeviceDecoder *d = (DeviceDecoder *)decoder;
     GpuModel *g = &d->t.base;
     if (d->host) {
-        d->host_type->decoder_destroy(d->host);
+        g->host_type->decoder_destroy(d->host);
     } else {
         device_synchronize(&g->device);
-        decoder_forget_graphs(g);
+        gpu_forget_graphs(g);
         arena_free(&d->memory);
         arena_free(&g->arena);
         CUDA_CHECK(cudaFreeHost(g->on_host));
@@ -146,7 +119,7 @@ static inline void decoder_decode(void *decoder, const int32_t *tokens, float *l
     Transformer *t = &d->t;
     GpuModel *g = &t->base;
     if (d->host) {
-        d->host_type->decode(d->host, tokens, logits);
+        g->host_type->decode(d->host, tokens, logits);
         return;
     }
     if (d->position == t->plan.size.positions)
@@ -171,7 +144,7 @@ static inline void decoder_decode(void *decoder, const int32_t *tokens, float *l
 
 static inline void decoder_place(void *decoder, int64_t position) {
     DeviceDecoder *d = (DeviceDecoder *)decoder;
-    if (d->host) d->host_type->decoder_place(d->host, position);
+    if (d->host) d->t.base.host_type->decoder_place(d->host, position);
     d->position = (uint64_t)position;
 }
 

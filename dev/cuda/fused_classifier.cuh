@@ -33,7 +33,7 @@ struct Pass {
     const StepParameters *step;
     RowResults to;
     float *log2_sums;            // (M) log2 of Z; +Inf where there is no target
-    float *own;                  // (M) p - 1 of the target
+    float *own;                  // (M) the gradient to the target's logit, over scale
     float *dh, *dweight, *dbias; // dbias (V) or NULL
     size_t dh_stride;
     float smoothing;          // of the targets
@@ -56,7 +56,7 @@ template <int SIZE> struct Memory {
                                     (1 + 2 * STAGES) * sizeof(Barrier);
     bf16 *rows;
     R tiles;
-    float *shift, *own; // (STAGES, COLUMNS) what is added to logits; p - 1 of the target
+    float *shift, *own; // (STAGES, COLUMNS) what is added to logits; Pass.own
     int32_t *targets;
     Barrier *full; // of the rows
 };

@@ -1,4 +1,5 @@
-// What all models on the GPU share: the CPU's model next to it (for options, parameters, decoding,
+// What all models on the GPU share: the CPU's model next to it (for options, parameters,
+// translating,
 // --stats and what it reports of itself), memory, batches on their way to the device, captured
 // graphs, and the entries of ModelType that do not depend on the model. A model holds a GpuModel as
 // its first member.
@@ -276,10 +277,15 @@ static inline void gpu_model_create(GpuModel *g, const ModelType *host_type,
     if (g->training) gpu_reduction_create(g, setup);
 }
 
+static inline void gpu_forget_graphs(GpuModel *g) {
+    for (int i = 0; i < g->graph_count; i++) gpu_graph_free(&g->graphs[i]);
+    g->graph_count = 0;
+}
+
 // What gpu_model_create() and gpu_memory_create() made.
 static inline void gpu_model_destroy(GpuModel *g) {
     device_synchronize(&g->device);
-    for (int i = 0; i < g->graph_count; i++) gpu_graph_free(&g->graphs[i]);
+    gpu_forget_graphs(g);
     device_reduction_free(g->reduction);
     partial_sums_free(&g->sums);
     muon_free(&g->muon);
@@ -469,7 +475,7 @@ static inline int64_t gpu_correct(const void *model) {
     return llround(g->host_results->classifier.correct);
 }
 
-// Behind a GPU_TRAIN graph and what follows it: the norm of the gradients, which the loop will ask
+// After a GPU_TRAIN graph and what follows it: the norm of the gradients, which the loop will ask
 // for, on the same wait as the loss; that of sums over ranks is another one.
 static inline double gpu_finish_training(GpuModel *g) {
     if (g->reduction && g->profile)

@@ -1,5 +1,5 @@
 // The program of a model on the GPU: that of its C file, whose options, parameters, plan, way
-// through the blocks, decoding, statistics and description it takes; the blocks are those of
+// through the blocks, statistics and description it takes; the blocks are those of
 // dev/cuda. Both programs read and write the same checkpoints, and drop the same elements.
 #ifndef CUDA_ON_GPU_H
 #define CUDA_ON_GPU_H

@@ -3,9 +3,6 @@
 #include "blocks.cuh"
 #include "decoder.cuh"
 #include "on_gpu.h"
-extern "C" {
-#include "embedding.h"
-}
 
 // The encoder's side of a batch, as a batch of its own.
 static DeviceBatch source_batch(const DeviceBatch *batch) {

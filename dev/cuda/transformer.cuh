@@ -20,6 +20,7 @@
 #include "residual.cuh"
 #include "weight_groups.cuh"
 extern "C" {
+#include "embedding.h"
 #include "transformer_plan.h"
 }
 
@@ -497,6 +498,22 @@ static inline void transformer_carve(GpuModel *model, DeviceArena *arena) {
     t->dnorm = arena_array<float>(arena, M * C, "gradients of activations");
     const SumCount count = count_sums(t);
     partial_sums_carve(&model->sums, arena, count.sums, count.width);
+}
+
+// Positions that are computed, not learned: sinusoids, or else the angles of rotations.
+static inline void upload_positions(const Transformer *t) {
+    const ModelSizes *size = &t->plan.size;
+    const size_t columns = t->sinusoids ? size->channels : size->head_size;
+    float *values = (float *)allocate(size->positions * columns, sizeof(float), "positions");
+    if (t->sinusoids)
+        sinusoidal_positions(values, size->positions, columns);
+    else
+        rotary_angles(values, plan_rotary_base(&t->plan), size->positions, columns);
+    CUDA_CHECK(cudaMemcpyAsync(t->sinusoids ? t->sinusoids : t->angles, values,
+                               size->positions * columns * sizeof(float), cudaMemcpyHostToDevice,
+                               t->base.device.stream));
+    device_synchronize(&t->base.device);
+    free(values);
 }
 
 #endif
