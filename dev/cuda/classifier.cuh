@@ -81,8 +81,8 @@ static inline void classifier_carve(Classifier *c, DeviceArena *arena, size_t vo
 
 // Whether training can do without logits in memory.
 static inline bool classifier_fuses(const Device *d, size_t channels, bool in_bf16) {
-    return HAVE_WARP_GROUPS && d->capability == 90 && (channels == 64 || channels == 128) &&
-           in_bf16;
+    return HAVE_WARP_GROUPS && d->capability == 90 && channels % 8 == 0 &&
+           channels <= fused::LARGEST && in_bf16;
 }
 
 // Rows of a chunk, such that all chunks of m rows are about equally long. size: of a logit, bytes.
@@ -319,6 +319,7 @@ static inline void classifier_train_fused(const Device *d, const Classifier *c,
         column_sums_of(d, c->weight_sums, weight, c->vocabulary, c->channels, BIAS_PARTS, false);
     const fused::Pass p = {(int)in.m,
                            (int)c->vocabulary,
+                           (int)c->channels,
                            in.weight.rounded,
                            in.weight.bias,
                            in.targets,
@@ -333,7 +334,7 @@ static inline void classifier_train_fused(const Device *d, const Classifier *c,
                            c->smoothing,
                            c->weight_sums,
                            smooths ? BIAS_PARTS : 0};
-    (c->channels == 64 ? fused::train<64> : fused::train<128>)(d, p, (const bf16 *)in.h.data);
+    fused::train(d, p, (const bf16 *)in.h.data);
 }
 
 // The same as classifier_forward(), and its gradients times the step's scale.

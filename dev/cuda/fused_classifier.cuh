@@ -1,4 +1,4 @@
-// The output layer in training, without logits in memory (sm_90, bf16, 64 or 128 channels): what
+// The output layer in training, without logits in memory (sm_90, bf16, up to 256 channels): what
 // classifier.cuh computes, by products of warp groups (warpgroup.cuh). With the notation there,
 // among the tokens but the target
 //
@@ -12,6 +12,10 @@
 // digits where it is nearly certain. Label smoothing adds what classifier.cuh says: to dh the sum
 // of all E_j.
 //
+// The sums of 128 rows are kept in registers, which hold 256 channels of them. Beyond, rows would
+// have to be divided among blocks, and from about 700 channels on the products of logits made again
+// take longer than logits take to and from memory.
+//
 // Wijmans et al., "Cut Your Losses in Large-Vocabulary Language Models", 2024 (arXiv 2411.09009);
 // there one kernel makes both gradients, with locks.
 #ifndef CUDA_FUSED_CLASSIFIER_CUH
@@ -23,10 +27,10 @@
 
 namespace fused {
 
-static constexpr int COLUMNS = 128, STAGES = 4; // of a tile that passes by; in shared memory
+static constexpr int LARGEST = 256, STAGES = 4; // channels; tiles in shared memory
 
 struct Pass {
-    int rows, tokens; // M, V
+    int rows, tokens, channels; // M, V, C: a multiple of 8
     const bf16 *weight;
     const float *bias;      // (V) or NULL
     const int32_t *targets; // (M), -1: none
@@ -47,8 +51,9 @@ struct Maps {
 };
 
 // In shared memory: 128 rows of one matrix, which stay, and tiles of the other, which pass by, with
-// numbers of each of their rows.
+// numbers of each of their rows. SIZE: channels, of which those beyond C are 0.
 template <int SIZE> struct Memory {
+    static constexpr int COLUMNS = SIZE <= 128 ? 128 : 64; // rows of a tile: registers hold no more
     using Rows = GroupTile<BLOCK_ROWS, SIZE>;
     using R = Ring<GroupTile<COLUMNS, SIZE>, 1, STAGES>;
     static constexpr size_t BYTES = Rows::BYTES + R::BYTES +
@@ -67,9 +72,9 @@ template <int SIZE> static __device__ __forceinline__ Memory<SIZE> memory_of_blo
     m.rows = shared_memory<bf16>();
     m.tiles.tiles = m.rows + M::Rows::NUMBERS;
     m.shift = (float *)(m.tiles.tiles + M::R::BYTES / sizeof(bf16));
-    m.own = m.shift + STAGES * COLUMNS;
-    m.targets = (int32_t *)(m.own + STAGES * COLUMNS);
-    m.full = (Barrier *)(m.targets + STAGES * COLUMNS);
+    m.own = m.shift + STAGES * M::COLUMNS;
+    m.targets = (int32_t *)(m.own + STAGES * M::COLUMNS);
+    m.full = (Barrier *)(m.targets + STAGES * M::COLUMNS);
     m.tiles.full = m.full + 1;
     m.tiles.free = m.tiles.full + STAGES;
     return m;
@@ -89,6 +94,7 @@ static __device__ __forceinline__ bool copies(const Memory<SIZE> &m, const Tenso
                                               const TensorMap &passing, int first, int tiles,
                                               Numbers numbers) {
     using M = Memory<SIZE>;
+    constexpr int COLUMNS = M::COLUMNS;
     if (threadIdx.x == 0) {
         barrier_create(m.full, 1);
         ring_create(m.tiles, WARP);
@@ -120,6 +126,7 @@ static __device__ __forceinline__ void sum_rows(const Memory<SIZE> &m, int tiles
                                                 Sums<1, SIZE> &sums, Weigh weigh, Shrink shrink) {
     using M = Memory<SIZE>;
     using Tile = typename M::R::Tile;
+    constexpr int COLUMNS = M::COLUMNS;
     const int group_row = (int)threadIdx.x / WARPGROUP * GROUP_ROWS;
     Sums<1, COLUMNS> s;
     GroupWeights<COLUMNS> w;
@@ -172,6 +179,7 @@ struct LaneLogits {
 };
 
 // Products of tokens from `token` on become logits; that of the target is kept, and left out.
+template <int COLUMNS>
 static __device__ __forceinline__ void leave_out(Sums<1, COLUMNS> &s, const float *bias,
                                                  const int targets[2], LaneLogits &logits,
                                                  int token, bool smooths) {
@@ -205,10 +213,10 @@ static __device__ __forceinline__ void leave_out(Sums<1, COLUMNS> &s, const floa
 }
 
 // The sum of all E_j, where it is needed, at d and d+1.
-template <int SIZE> static __device__ __forceinline__ float2 weight_sum(const Pass &p, int d) {
+static __device__ __forceinline__ float2 weight_sum(const Pass &p, int d) {
     float2 sum = make_float2(0, 0);
     for (unsigned part = 0; part < p.sum_parts; part++) {
-        const float2 more = load_two(p.weight_sums + part * SIZE + d);
+        const float2 more = load_two(p.weight_sums + part * (unsigned)p.channels + d);
         sum.x += more.x;
         sum.y += more.y;
     }
@@ -240,12 +248,13 @@ row_results(const Pass &p, const softmax::SoftmaxRows<1> &rows, const Sums<1, SI
         const float of_sum = counts ? scale * shrink / all : 0,
                     of_target = counts ? scale * (p.smoothing - rest / all) : 0,
                     of_all = counts ? scale * spread : 0;
-        const bf16 *weight = p.weight + (size_t)(counts ? target : 0) * SIZE;
+        const bf16 *weight = p.weight + (size_t)(counts ? target : 0) * (size_t)p.channels;
         float *dh = p.dh + (size_t)i * p.dh_stride;
 #pragma unroll
         for (int n = 0; n < SIZE / 8; n++) {
+            if (8 * n >= p.channels) break;
             const int d = 8 * n + (int)lane_index() % 4 * 2;
-            const float2 w = load_two(weight + d), all_weights = weight_sum<SIZE>(p, d);
+            const float2 w = load_two(weight + d), all_weights = weight_sum(p, d);
             store_two(dh + d,
                       of_sum * y.at[0][n][2 * half] + of_target * w.x - of_all * all_weights.x,
                       of_sum * y.at[0][n][2 * half + 1] + of_target * w.y - of_all * all_weights.y);
@@ -258,6 +267,7 @@ static __global__ void __launch_bounds__(GROUP_THREADS, 1)
     row_kernel(const Pass p, const __grid_constant__ Maps maps) {
 #if WARP_GROUP_CODE
     begin_kernel();
+    constexpr int COLUMNS = Memory<SIZE>::COLUMNS;
     const Memory<SIZE> m = memory_of_block<SIZE>();
     const int first = (int)blockIdx.x * BLOCK_ROWS, tiles = (p.tokens + COLUMNS - 1) / COLUMNS;
     // A bias, and -Inf of what is no token.
@@ -288,6 +298,7 @@ static __global__ void __launch_bounds__(GROUP_THREADS, 1)
     token_kernel(const Pass p, const __grid_constant__ Maps maps) {
 #if WARP_GROUP_CODE
     begin_kernel();
+    constexpr int COLUMNS = Memory<SIZE>::COLUMNS;
     const Memory<SIZE> m = memory_of_block<SIZE>();
     const int first = (int)blockIdx.x * BLOCK_ROWS, tiles = (p.rows + COLUMNS - 1) / COLUMNS;
     const auto numbers = [&](int at, int row) {
@@ -323,9 +334,10 @@ static __global__ void __launch_bounds__(GROUP_THREADS, 1)
         const float sum = quad_sum(sums[half]);
         if (token + 8 * half >= p.tokens) continue;
         if (p.dbias && place == 0) p.dbias[token + 8 * half] += scale * sum;
-        float *to = p.dweight + (size_t)(token + 8 * half) * SIZE + place;
+        float *to = p.dweight + (size_t)(token + 8 * half) * (size_t)p.channels + place;
 #pragma unroll
         for (int n = 0; n < SIZE / 8; n++) {
+            if (8 * n >= p.channels) break;
             const float2 before = load_two(to + 8 * n);
             store_two(to + 8 * n, before.x + scale * dweight.at[0][n][2 * half],
                       before.y + scale * dweight.at[0][n][2 * half + 1]);
@@ -342,12 +354,19 @@ static inline TensorMap map_of(const bf16 *data, size_t channels, size_t rows) {
     return tensor_map(data, sizes, strides);
 }
 
-template <int SIZE> static void train(const Device *d, const Pass &p, const bf16 *h) {
-    const Maps maps = {map_of(h, SIZE, (size_t)p.rows), map_of(p.weight, SIZE, (size_t)p.tokens)};
+template <int SIZE> static void launch_both(const Device *d, const Pass &p, const Maps &maps) {
     launch_early(d, row_kernel<SIZE>, blocks_of((size_t)p.rows, BLOCK_ROWS), GROUP_THREADS,
                  Memory<SIZE>::BYTES, p, maps);
     launch_early(d, token_kernel<SIZE>, blocks_of((size_t)p.tokens, BLOCK_ROWS), GROUP_THREADS,
                  Memory<SIZE>::BYTES, p, maps);
+}
+
+static inline void train(const Device *d, const Pass &p, const bf16 *h) {
+    const size_t C = (size_t)p.channels;
+    const Maps maps = {map_of(h, C, (size_t)p.rows), map_of(p.weight, C, (size_t)p.tokens)};
+    static void (*const launches[])(const Device *, const Pass &, const Maps &) = {
+        launch_both<64>, launch_both<128>, launch_both<192>, launch_both<LARGEST>};
+    launches[(C - 1) / PANEL](d, p, maps);
 }
 
 } // namespace fused

@@ -113,7 +113,7 @@ static inline Option *gpu_options(const ModelType *host, int *count) {
         const char *help;
     } flags[] = {{OPT_RECOMPUTE, "keep less for the backward pass, compute it again"},
                  {OPT_FUSED_OUTPUT,
-                  "no logits in memory (sm_90, 64 or 128 channels; speed not yet measured)"}};
+                  "no logits in memory (sm_90, up to 256 channels; speed not yet measured)"}};
     Option *rows = (Option *)allocate((size_t)host->option_count + 2, sizeof(Option), "options");
     memcpy(rows, host->options, (size_t)host->option_count * sizeof(Option));
     *count = host->option_count;

@@ -1040,6 +1040,10 @@ static void test_fused_classifier(void) {
         {20, 64, 64, 0, 5, true, false, 0, true}, // nearly certain
         {300, 20, 64, 0, 1, true, true, 0.9, true},
         {300, 131, 128, 0, 1, true, false, 0.3, true},
+        {130, 150, 40, 0, 1, true, true, 0.1, true},
+        {140, 131, 192, 0, 1, true, true, 0, true},
+        {130, 200, 200, 0, 1, true, false, 0.3, true},
+        {300, 140, 256, 0, 1, true, true, 0, true},
     };
     Device d = device_create();
     if (classifier_fuses(&d, 64, true))

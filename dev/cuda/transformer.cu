@@ -81,7 +81,7 @@ void *transformer_create(const ModelType *host, const ModelSetup *setup) {
     check_kinds(&t->plan);
     if (g->fuses_output &&
         !classifier_fuses(&g->device, t->plan.size.channels, g->precision == GPU_BF16))
-        fail_usage("--fused-output: needs an sm_90 GPU, -p bf16, and 64 or 128 channels");
+        fail_usage("--fused-output: needs an sm_90 GPU, -p bf16, and at most 256 channels, a multiple of 8");
     t->layers = (DeviceLayer *)allocate(t->plan.size.layers, sizeof(DeviceLayer), "layers");
     g->chooses = predicts(t);
     g->run = transformer_run;

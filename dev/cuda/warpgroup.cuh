@@ -246,8 +246,7 @@ static __device__ __forceinline__ void wgmma_tiles(float (&d)[N / 8][4], uint64_
 // d (64, N) += a (64, 16) b (16, N); a lane holds of a what mma_m16n8k16 says of its warp's rows. b
 // has k in the rows of its tile.
 template <int N>
-static __device__ __forceinline__ void wgmma_sums(float (&d)[N / 8][4], const uint32_t a[4],
-                                                  uint64_t b) {
+static __device__ __forceinline__ void wgmma_sums(float (*d)[4], const uint32_t a[4], uint64_t b) {
     static_assert(N == 64 || N == 128, "");
     if constexpr (N == 64)
         asm volatile(WGMMA("64", WGMMA_FIRST_32, "{%32, %33, %34, %35}, %36, p, 1, 1, 1", "1")
@@ -330,9 +329,13 @@ static __device__ __forceinline__ GroupWeights<K> group_weights(const Sums<1, K>
 template <typename B>
 static __device__ __forceinline__ void
 group_product_sums(Sums<1, B::SIZE> &sums, const GroupWeights<B::ROWS> &w, const bf16 *b) {
+    constexpr int N = B::SIZE % (2 * PANEL) == 0 ? 2 * PANEL : PANEL; // of one product
 #pragma unroll
     for (int k = 0; k < B::ROWS; k += 16)
-        wgmma_sums<B::SIZE>(sums.at[0], w.at[k / 16], wgmma_descriptor<B>(b + k * PANEL));
+#pragma unroll
+        for (int column = 0; column < B::SIZE; column += N)
+            wgmma_sums<N>(sums.at[0] + column / 8, w.at[k / 16],
+                          wgmma_descriptor<B>(b + column * B::ROWS + k * PANEL));
 }
 
 // Puts rows row .. row+63 and 64 columns of w into a panel of a tile: by the group that has them.

@@ -333,7 +333,7 @@ template <bool ADD> static inline void wgmma_columns(float (&d)[8][4], uint64_t 
 
 // Registers of a lane: rows i / 4 and + 8, k 2 (i % 4) and the next, then the same 8 further.
 template <int N>
-static inline void wgmma_sums(float (&d)[N / 8][4], const uint32_t a[4], uint64_t b, CUDA_PLACE) {
+static inline void wgmma_sums(float (*d)[4], const uint32_t a[4], uint64_t b, CUDA_PLACE) {
     WarpgroupLane *lane = warpgroup_lane();
     WarpgroupProduct p = {d, N, lane->group, true, true, false, true, {}, 0, b};
     const char *slots = fiber_exchange(a, 4 * sizeof(*a), file, line);
