@@ -1497,6 +1497,8 @@ def fair_command(arm, value, c):
     blocks, _, optimizer = rest.partition("-by-")
     rate = FAIR_RATES[optimizer] * float(value)
     model = fair_model(attention, blocks, fair_size(c)[0])
+    if blocks == "today" and "softmax" in model:
+        model += " --scores qknorm"
     return f"./train_fastformer {model} --optimizer {optimizer} -l {rate:g}"
 
 
@@ -1571,8 +1573,9 @@ FAIR = {
     "about": (
         "What is additive attention worth? Additive and softmax attention, each with windows and "
         "without, and hybrids of both, in the published blocks and in today's (rotary positions, "
-        "RMSNorm, SwiGLU), with as many parameters and tokens, by AdamW and by Muon. Each arm is "
-        "trained with one seed at four rates, then with the other seeds at the best of these."
+        "RMSNorm, SwiGLU, normalised queries and keys), with as many parameters and tokens, by "
+        "AdamW and by Muon. Each arm is trained with one seed at four rates, then with the other "
+        "seeds at the best of these."
     ),
     "quick": "40 updates of small models, one seed, about half an hour",
     "flags": [
