@@ -1606,6 +1606,7 @@ FAIR = {
         for attention, (name, _, _) in FAIR_ATTENTION.items()
     },
     "command": fair_command,
+    "thin": 200,  # steps: nothing is drawn of them
     "values": ("rate", ["1", "2", "4", "8"]),
     "value_options": lambda rate: "",
     "settings": fair_settings,
