@@ -740,24 +740,21 @@ static void multiply_rows(real *product, const real *pooled, const real *x, size
 static void measure(const AttentionCall *call, const uint8_t *tokens, Statistics *statistics,
                     size_t layer, const char *const names[2]) {
     (void)tokens, (void)names;
-    enum { QUERY_SCORES, KEY_SCORES, QUERY_WEIGHTS, KEY_WEIGHTS, PRODUCT, PLACES };
-    static const char *const places[] = {"query_scores", "key_scores", "query_weights",
-                                         "key_weights", "attention"};
     const AdditiveMemory *a = call->memory;
     const size_t T = call->in.queries, D = call->channels / call->heads,
                  units = call->in.batch * call->heads;
-    Measurement *parts = allocate(units * PLACES, sizeof(*parts), "statistics");
+    Measurement *parts = allocate(units * ADDITIVE_PLACES, sizeof(*parts), "statistics");
     real *rows =
         allocate(a->threads * T * (2 + D), sizeof(real), "statistics"); // (threads, 2 T + T D)
-    double *kept[PLACES] = {0};                                         // (H, T)
+    double *kept[ADDITIVE_PLACES] = {0};                                // (H, T)
     for (size_t place = QUERY_WEIGHTS; statistics->keeps && place <= KEY_WEIGHTS; place++)
-        kept[place] = statistics_keep(statistics, statistics_find(statistics, layer, places[place]),
-                                      call->heads, T);
+        kept[place] = statistics_keep(
+            statistics, statistics_find(statistics, layer, additive_places[place]), call->heads, T);
 #pragma omp parallel for schedule(dynamic)
     for (size_t i = 0; i < units; i++) {
         const size_t thread = (size_t)thread_index();
         Scratch *s = &a->scratch[thread];
-        Measurement *m = parts + i * PLACES;
+        Measurement *m = parts + i * ADDITIVE_PLACES;
         real *e = rows + thread * T * (2 + D), *row = e + T, *product = row + T;
         const AttentionHead h = head_start(call, i, s);
         double *keeps[2]; // of the first sequence
@@ -772,11 +769,12 @@ static void measure(const AttentionCall *call, const uint8_t *tokens, Statistics
                         (PoolRows){product, D, h.mask, T}, D, keeps[1], statistics->query);
         if (!call->out) continue;
         multiply_rows(product, h.pooled_key, h.v, h.stride, T, D);
-        measurement_add(&m[PRODUCT], product, h.mask, T, D);
+        measurement_add(&m[ADDITIVE_OUTPUT], product, h.mask, T, D);
     }
-    for (size_t place = 0; place < (call->out ? PLACES : PRODUCT); place++) {
-        Measurement *m = statistics_find(statistics, layer, places[place]);
-        for (size_t i = 0; i < units; i++) measurement_merge(m, &parts[i * PLACES + place]);
+    for (size_t place = 0; place < (call->out ? ADDITIVE_PLACES : ADDITIVE_OUTPUT); place++) {
+        Measurement *m = statistics_find(statistics, layer, additive_places[place]);
+        for (size_t i = 0; i < units; i++)
+            measurement_merge(m, &parts[i * ADDITIVE_PLACES + place]);
     }
     free(parts);
     free(rows);

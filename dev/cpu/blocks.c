@@ -181,7 +181,7 @@ void embed_forward(const BlockPass *pass, const Embedding *e, real *x) {
         norm_forward(pass, &e->norm, (Matrix){x, e->channels, false}, e->sum);
         embed_dropout(pass, dropout, x, e->channels);
     }
-    pass_measure(pass, 0, "residual", x, e->channels);
+    pass_measure(pass, 0, RESIDUAL_PLACE, x, e->channels);
     pass_lap(pass, "embedding", 0);
 }
 
@@ -523,9 +523,7 @@ static bool is_exact(const AttentionBlock *b) {
 
 void attention_block_create(AttentionBlock *b, CpuModel *model, const AttentionShared *shared,
                             const AttentionPlan *plan, NormOrder order, size_t layer) {
-    static const char *const names[] = {"attention", "residual_middle", "attention_weights",
-                                        "attention_scores"};
-    b->common = attention_sublayer(model, shared, plan, order, layer, names);
+    b->common = attention_sublayer(model, shared, plan, order, layer, self_attention_places);
     b->qkv = linear_create(model, model->gemm, &plan->qkv, "qkv");
     if (is_exact(b)) b->exact = linear_create(model, shared->gemm, &plan->qkv, "qkv");
 }
@@ -639,12 +637,10 @@ void encoded_backward(const BlockPass *source, const Encoded *e, const real *x) 
 void cross_attention_block_create(CrossAttentionBlock *b, CpuModel *model,
                                   const AttentionShared *shared, const Encoded *encoded,
                                   const AttentionPlan *plan, NormOrder order, size_t layer) {
-    static const char *const names[] = {"cross_attention", "residual_cross",
-                                        "cross_attention_weights", "cross_attention_scores"};
     b->encoded = encoded;
     b->query = linear_create(model, model->gemm, &plan->query, "cross query");
     b->key_value = linear_create(model, model->gemm, &plan->key_value, "cross key, value");
-    b->common = attention_sublayer(model, shared, plan, order, layer, names);
+    b->common = attention_sublayer(model, shared, plan, order, layer, cross_attention_places);
 }
 
 void cross_attention_block_carve(CrossAttentionBlock *b, CpuModel *model) {
@@ -691,9 +687,9 @@ void ffn_block_create(FfnBlock *b, CpuModel *model, const FfnParameters *paramet
                       ActivationKind activation, NormOrder order, size_t layer, uint32_t site) {
     *b = (FfnBlock){.sublayer = {.order = order,
                                  .layer = layer,
-                                 .place = "ffn",
+                                 .place = FFN_PLACE,
                                  .after_layer = layer + 1,
-                                 .after = "residual",
+                                 .after = RESIDUAL_PLACE,
                                  .site = site,
                                  .bias = parameters->down.bias,
                                  .norm.parameters = parameters->norm},

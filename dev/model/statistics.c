@@ -4,6 +4,16 @@
 #include <stdlib.h>
 #include <string.h>
 
+const char *const self_attention_places[4] = {"attention", "residual_middle", "attention_weights",
+                                              "attention_scores"};
+const char *const cross_attention_places[4] = {"cross_attention", "residual_cross",
+                                               "cross_attention_weights", "cross_attention_scores"};
+const char *const additive_places[ADDITIVE_PLACES] = {
+    [QUERY_SCORES] = "query_scores",   [KEY_SCORES] = "key_scores",
+    [QUERY_WEIGHTS] = "query_weights", [KEY_WEIGHTS] = "key_weights",
+    [ADDITIVE_OUTPUT] = "attention",
+};
+
 Measurement *statistics_find(Statistics *s, size_t layer, const char *place) {
     for (size_t i = 0; i < s->count; i++)
         if (s->items[i]->layer == layer && strcmp(s->items[i]->place, place) == 0)

@@ -52,6 +52,22 @@ typedef struct {
     size_t first; // of the layers from this one on
 } Statistics;
 
+// Places of a layer, for the models of all devices: FFN and residual stream; of self- and
+// cross-attention (4) what it adds, the stream after that, its weights and their scores; of
+// additive attention in windows, in this order.
+#define FFN_PLACE "ffn"
+#define RESIDUAL_PLACE "residual"
+extern const char *const self_attention_places[4], *const cross_attention_places[4];
+enum {
+    QUERY_SCORES,
+    KEY_SCORES,
+    QUERY_WEIGHTS,
+    KEY_WEIGHTS,
+    ADDITIVE_OUTPUT, // where it joins the residual stream as it is
+    ADDITIVE_PLACES
+};
+extern const char *const additive_places[ADDITIVE_PLACES];
+
 // The measurement of a place, a new one if it has not come before. `place` must outlive the
 // statistics.
 Measurement *statistics_find(Statistics *s, size_t layer, const char *place);

@@ -88,9 +88,9 @@ static Summary summarise(const Statistics *statistics) {
     Summary all = {0};
     for (size_t i = 0; i < statistics->count; i++) {
         const Measurement *m = statistics->items[i];
-        if (strcmp(m->place, "attention") == 0)
+        if (strcmp(m->place, self_attention_places[0]) == 0)
             all.attention_largest = larger_or_nan(all.attention_largest, m->values.largest);
-        if (strcmp(m->place, "residual") == 0 && m->layer > 0) {
+        if (strcmp(m->place, RESIDUAL_PLACE) == 0 && m->layer > 0) {
             all.residual_kurtosis += moments_kurtosis(&m->values);
             all.residual_largest = larger_or_nan(all.residual_largest, m->values.largest);
             all.residuals++;
