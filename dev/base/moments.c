@@ -4,10 +4,6 @@
 
 enum { BLOCK = 256 }; // numbers whose moments are taken directly, while they are in L1
 
-double larger_or_nan(double a, double b) {
-    return b > a || isnan(b) ? b : a;
-}
-
 // As the first number is taken off before they are added up, the mean is as exact as a double can
 // be; and the moments of equal numbers are exactly 0.
 static Moments block_moments(const double *x, size_t n) {
@@ -30,26 +26,6 @@ static Moments block_moments(const double *x, size_t n) {
         unknown |= x[i] != x[i];
     }
     return (Moments){(int64_t)n, mean, m2, m3, m4, unknown ? (double)NAN : largest};
-}
-
-void moments_merge(Moments *m, const Moments *other) {
-    const Moments a = *m, b = *other;
-    if (b.count == 0) return;
-    if (a.count == 0) {
-        *m = b;
-        return;
-    }
-    // As fractions of n, so that nothing passes double's range where the numbers are many.
-    const double n = (double)a.count + (double)b.count, p = (double)a.count / n,
-                 q = (double)b.count / n;
-    const double delta = b.mean - a.mean, delta2 = delta * delta, npq = n * p * q;
-    m->count = a.count + b.count;
-    m->mean = a.mean + delta * q;
-    m->m2 = a.m2 + b.m2 + delta2 * npq;
-    m->m3 = a.m3 + b.m3 + delta2 * delta * npq * (p - q) + 3 * delta * (p * b.m2 - q * a.m2);
-    m->m4 = a.m4 + b.m4 + delta2 * delta2 * npq * (p * p - p * q + q * q) +
-            6 * delta2 * (p * p * b.m2 + q * q * a.m2) + 4 * delta * (p * b.m3 - q * a.m3);
-    m->largest = larger_or_nan(a.largest, b.largest);
 }
 
 void moments_add(Moments *m, const double *values, size_t count) {

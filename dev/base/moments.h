@@ -23,11 +23,38 @@ typedef struct {
 void moments_add(Moments *m, const double *values, size_t count);
 void moments_add_real(Moments *m, const real *values, size_t count);
 
-// As if m had been given the numbers of `other` as well.
-void moments_merge(Moments *m, const Moments *other);
+// Also for kernels on a GPU.
+#ifdef __CUDACC__
+#define MOMENTS_FUNCTION static inline __host__ __device__
+#else
+#define MOMENTS_FUNCTION static inline
+#endif
 
 // The larger one; NaN where one of them is, which fmax() passes over.
-double larger_or_nan(double a, double b);
+MOMENTS_FUNCTION double larger_or_nan(double a, double b) {
+    return b > a || b != b ? b : a;
+}
+
+// As if m had been given the numbers of `other` as well.
+MOMENTS_FUNCTION void moments_merge(Moments *m, const Moments *other) {
+    const Moments a = *m, b = *other;
+    if (b.count == 0) return;
+    if (a.count == 0) {
+        *m = b;
+        return;
+    }
+    // As fractions of n, so that nothing passes double's range where the numbers are many.
+    const double n = (double)a.count + (double)b.count, p = (double)a.count / n,
+                 q = (double)b.count / n;
+    const double delta = b.mean - a.mean, delta2 = delta * delta, npq = n * p * q;
+    m->count = a.count + b.count;
+    m->mean = a.mean + delta * q;
+    m->m2 = a.m2 + b.m2 + delta2 * npq;
+    m->m3 = a.m3 + b.m3 + delta2 * delta * npq * (p - q) + 3 * delta * (p * b.m2 - q * a.m2);
+    m->m4 = a.m4 + b.m4 + delta2 * delta2 * npq * (p * p - p * q + q * q) +
+            6 * delta2 * (p * p * b.m2 + q * q * a.m2) + 4 * delta * (p * b.m3 - q * a.m3);
+    m->largest = larger_or_nan(a.largest, b.largest);
+}
 
 // NaN where undefined: all of no numbers, the last two of numbers that are all equal.
 double moments_mean(const Moments *m);

@@ -2,6 +2,7 @@
 #include "additive_attention.cuh"
 #include "additive_global.cuh"
 #include "attention.cuh"
+#include "attention_statistics.cuh"
 #include "attention_step.cuh"
 #include "cosine_attention.cuh"
 #include "softmax_attention.cuh"
@@ -39,6 +40,30 @@ static void key_value_step(const Device *d, const DeviceAttentionCall *call) {
     p.power = (float)s->plan->power;
     launch_early(d, attention_step::key_value_kernel, blocks_of(s->batch * s->heads, 1),
                  attention_step::WARPS * WARP, 0, p);
+}
+
+// ---- what --stats measures of queries with keys -----------------------------
+
+static void pairs_measure(const Device *d, const DeviceAttentionCall *call,
+                          const DeviceStatistics *s, const uint8_t *tokens, size_t layer,
+                          const char *const places[2]) {
+    const AttentionPlan *plan = call->shape.plan;
+    const bool cosine = plan->kind == ATTENTION_COSINE,
+               rescaled = !cosine && plan->scores == SCORES_RESCALED && plan->rescale > 0;
+    const float bound = rescaled ? (float)plan->rescale : 1,
+                scale = 1 / (sqrtf((float)(call->in.channels / call->in.heads)) * bound);
+    Measurement *weights = statistics_find(s->to, layer, places[0]),
+                *scores = statistics_find(s->to, layer, places[1]);
+    const MeasuredRows rows = {call->in,
+                               tokens,
+                               cosine || rescaled,
+                               cosine ? QUOTIENTS : EXPONENTIALS,
+                               bound,
+                               logf((float)plan->sink),
+                               call->learned[0],
+                               (float)plan->power};
+    WITH_TYPE(call->in.rows[QUERY], T,
+              measuring::measure_pairs<T>(d, s, rows, scale, scores, weights));
 }
 
 // ---- softmax, softmax1 ------------------------------------------------------
@@ -163,6 +188,49 @@ static void additive_step(const Device *d, const DeviceAttentionCall *call) {
                  WARP, 0, p);
 }
 
+// Scores are measured once per token, weights in the windows of all queries.
+static void additive_measure(const Device *d, const DeviceAttentionCall *call,
+                             const DeviceStatistics *s, const uint8_t *tokens, size_t layer,
+                             const char *const *) {
+    const AttentionPlan *plan = call->shape.plan;
+    const DeviceAttentionInput *in = &call->in;
+    const AdditiveInput kept = additive_input(call);
+    const size_t D = in->channels / in->heads, T = in->queries;
+    const bool plain = plan->scores == SCORES_PLAIN;
+    const auto pooled = [&](const float *x) { // what is pooled (B, H, T, D)
+        return HeadRows<float>{x, in->heads * T * D, T * D, D};
+    };
+    const Values<float> parts[] = {
+        {head_rows<float>(in, QUERY), {}},
+        {head_rows<float>(in, KEY), pooled(kept.pooled_query)},
+        {head_rows<float>(in, VALUE), pooled(kept.pooled_key)}}; // the result
+    Measurement *to[ADDITIVE_PLACES];
+    for (int i = 0; i < (call->x ? ADDITIVE_PLACES : ADDITIVE_OUTPUT); i++)
+        to[i] = statistics_find(s->to, layer, additive_places[i]);
+    MeasuredRows rows = {*in,
+                         tokens,
+                         !plain,
+                         EXPONENTIALS,
+                         plain ? 1 : (float)plan->rescale,
+                         logf((float)plan->sink),
+                         NULL,
+                         0};
+    MeasuredRows once = {head_input(*in), NULL, !plain, NO_WEIGHTS, 1, 0, NULL, 0};
+    for (int i = 0; i < 2; i++) {
+        const Values<float> scores = measuring::pooling_scores(s, in);
+        measuring::score_pooling(d, s, parts[i], call->learned[i], plain, in);
+        statistics_rows(d, s, once, scores, to[QUERY_SCORES + i], NULL);
+        statistics_rows(d, s, rows, scores, NULL, to[QUERY_WEIGHTS + i]);
+    }
+    if (!call->x) return;
+    once.in.queries = T;
+    once.in.keys = D;
+    once.in.mask = NULL;
+    once.tokens = tokens;
+    once.bounded = false;
+    statistics_rows(d, s, once, parts[VALUE], to[ADDITIVE_OUTPUT], NULL);
+}
+
 // ---- additive, of whole sequences -------------------------------------------
 
 static size_t global_workspace(const Device *, const DeviceAttentionShape *s) {
@@ -184,24 +252,46 @@ static void global_backward(const Device *d, const DeviceAttentionCall *call,
                              call->workspace);
 }
 
+template <typename T>
+static void measure_global(const Device *d, const DeviceAttentionCall *call,
+                           const DeviceStatistics *s, Measurement *scores, Measurement *weights) {
+    const DeviceAttentionInput *in = &call->in;
+    const size_t step = pooling::kept_numbers((int)(in->channels / in->heads));
+    const MeasuredRows rows = {head_input(*in), NULL, false, EXPONENTIALS, 1, -INFINITY, NULL, 0};
+    const HeadRows<float> factors[] = {{}, {call->kept, in->heads * step, step, 0}};
+    for (int part = QUERY; part <= KEY; part++) {
+        const Values<T> x = {head_rows<T>(in, (AttentionPart)part), factors[part]};
+        measuring::score_pooling(d, s, x, call->learned[0] + (size_t)part * in->channels, true, in);
+        statistics_rows(d, s, rows, measuring::pooling_scores(s, in), scores, weights);
+    }
+}
+
+static void global_measure(const Device *d, const DeviceAttentionCall *call,
+                           const DeviceStatistics *s, const uint8_t *, size_t layer,
+                           const char *const places[2]) {
+    Measurement *weights = statistics_find(s->to, layer, places[0]),
+                *scores = statistics_find(s->to, layer, places[1]);
+    WITH_TYPE(call->in.rows[QUERY], T, measure_global<T>(d, call, s, scores, weights));
+}
+
 // ---- the table --------------------------------------------------------------
 // In softmax without a sink the bias of the keys adds the same to all scores of a row, which
 // changes no weight; what would come out is rounding, of which AdamW would make full steps.
 const DeviceAttentionKernel attention_kernels[ATTENTION_KINDS] = {
     /* ATTENTION_SOFTMAX */
     {false, softmax_workspace, softmax_kept, softmax_forward, softmax_backward, key_value_memory,
-     key_value_step},
+     key_value_step, pairs_measure},
     /* ATTENTION_SOFTMAX1 */
     {true, softmax_workspace, softmax_kept, softmax_forward, softmax_backward, key_value_memory,
-     key_value_step},
+     key_value_step, pairs_measure},
     /* ATTENTION_COSINE */
     {true, cosine_workspace, nothing_kept, cosine_forward, cosine_backward, key_value_memory,
-     key_value_step},
+     key_value_step, pairs_measure},
     /* ATTENTION_ADDITIVE */
     {true, additive_workspace, additive_kept, additive_forward, additive_backward, additive_memory,
-     additive_step},
+     additive_step, additive_measure},
     /* ATTENTION_ADDITIVE_GLOBAL */
-    {true, global_workspace, global_kept, global_forward, global_backward, NULL,
-     NULL}, // in both directions
+    {true, global_workspace, global_kept, global_forward, global_backward, NULL, NULL,
+     global_measure}, // in both directions
     /* ATTENTION_PAIRWISE: on the CPU alone */
 };

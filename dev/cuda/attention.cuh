@@ -4,7 +4,7 @@
 #ifndef CUDA_ATTENTION_CUH
 #define CUDA_ATTENTION_CUH
 
-#include "attention_input.cuh"
+#include "statistics.cuh"
 extern "C" {
 #include "attention_type.h"
 }
@@ -53,6 +53,11 @@ struct DeviceAttentionKernel {
     size_t (*memory)(const DeviceAttentionShape *shape, size_t room);
     // Forward of one more token of each text, which joins the memory; float32 alone.
     void (*step)(const Device *d, const DeviceAttentionCall *call);
+    // Adds the weights of a layer whose forward pass was taken, of queries that are no padding
+    // (tokens (B, Tq) 1, or NULL), and its scores. places: of weights and scores, for kinds that
+    // have no places of their own.
+    void (*measure)(const Device *d, const DeviceAttentionCall *call, const DeviceStatistics *s,
+                    const uint8_t *tokens, size_t layer, const char *const places[2]);
 };
 
 extern const DeviceAttentionKernel attention_kernels[ATTENTION_KINDS];

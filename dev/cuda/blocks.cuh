@@ -1,7 +1,8 @@
 // The blocks of struct Blocks (transformer_plan.h) on the GPU. A block leaves what the next one
 // reads: the residual connection after a sublayer is one kernel with the norm before the next
 // sublayer, so `norm` (or `norm_parts`) holds what that reads; in the backward pass dx and the
-// gradient to the output of the sublayer before. --profile's laps are in between.
+// gradient to the output of the sublayer before. --profile's laps and what --stats measures are in
+// between.
 //
 // M = B*T rows, C channels, F inside the feed-forward network.
 #ifndef CUDA_BLOCKS_CUH
@@ -47,6 +48,17 @@ static inline const uint64_t *decoded_position(const Side *s) {
 // FLOP of a product of the side's rows.
 static inline double product_flops(const Side *s, const LinearParameters *linear) {
     return 2 * (double)s->rows * (double)linear->shape.outputs * (double)linear->shape.inputs;
+}
+
+// What x (M, C) holds, with --stats.
+static inline void measure(const Side *s, size_t layer, const char *place, const float *x) {
+    statistics_values(&s->g->device, &s->g->statistics, layer, place, x, s->batch->mask, s->rows,
+                      s->channels);
+}
+
+// The residual stream, which pre-norm is x.
+static inline void measure_stream(const Side *s, size_t layer, const char *place, const float *x) {
+    measure(s, layer, place, is_post_norm(s->t) ? s->t->stream : x);
 }
 
 // ---- norms and residual connections -----------------------------------------
@@ -221,6 +233,7 @@ static inline void embed_forward(const BlockPass *pass, size_t stack) {
                                 norm_weights(t, attention_norm(t, l)), embedding_dropout(&s, false),
                                 s.batch->batch, s.channels);
     drop_embedded(&s);
+    measure_stream(&s, 0, RESIDUAL_PLACE, first->x_in);
     gpu_lap(s.g, s.work, "embedding", PROFILE_FORWARD, 0);
 }
 
@@ -250,12 +263,15 @@ struct AttentionSublayer {
     const AttentionPlan *plan;
     DeviceAttentionCall call;
     ResidualArrays after;
+    size_t layer;
+    const char *const *places; // of --stats
 };
 
 static inline AttentionSublayer attention_sublayer(const Side *s, const AttentionPlan *plan,
                                                    DeviceAttentionInput in,
                                                    const DeviceAttended *attended,
-                                                   const ResidualArrays &after) {
+                                                   const ResidualArrays &after, size_t layer,
+                                                   const char *const *places) {
     const Transformer *t = s->t;
     const bool projects = attention_projects(plan);
     const double rate = t->plan.attention_dropout;
@@ -271,7 +287,9 @@ static inline AttentionSublayer attention_sublayer(const Side *s, const Attentio
              projects ? attended->y : float_matrix(after.out, s->channels),
              projects ? NULL : after.x,
              {attended->memory, t->room, &gpu_step(s->g)->count}},
-            after};
+            after,
+            layer,
+            places};
 }
 
 static inline AttentionSublayer self_sublayer(const Side *s, size_t l) {
@@ -280,7 +298,8 @@ static inline AttentionSublayer self_sublayer(const Side *s, size_t l) {
     const DeviceAttentionInput in =
         attention_self(plan->prepares ? t->prepared : t->layers[l].qkv, t->plan.size.heads,
                        plan->causal, s->batch->mask, s->batch->batch, s->batch->length);
-    return attention_sublayer(s, plan, in, &t->layers[l].attended, after_attention(t, l));
+    return attention_sublayer(s, plan, in, &t->layers[l].attended, after_attention(t, l), l,
+                              self_attention_places);
 }
 
 static inline AttentionSublayer cross_sublayer(const Side *s, size_t l) {
@@ -290,7 +309,7 @@ static inline AttentionSublayer cross_sublayer(const Side *s, size_t l) {
         attention_cross(cross->query, cross->key_value, t->plan.size.heads, s->batch->source.mask,
                         s->batch->batch, s->batch->length, s->batch->source.length);
     return attention_sublayer(s, &t->plan.layers[l].cross, in, &cross->attended,
-                              ffn_arrays(t, l, cross->x));
+                              ffn_arrays(t, l, cross->x), l, cross_attention_places);
 }
 
 static inline double sublayer_flops(const AttentionSublayer *a) {
@@ -305,15 +324,20 @@ static inline void attention_sublayer_forward(const Side *s, const AttentionSubl
     const DeviceAttentionKernel *kernel = attention_kernel(a->plan);
     (s->work == GPU_DECODE ? kernel->step : kernel->forward)(&s->g->device, &a->call);
     gpu_lap(s->g, s->work, "attention", PROFILE_FORWARD, sublayer_flops(a));
-    if (!attention_projects(a->plan)) {
+    if (s->g->statistics.to)
+        kernel->measure(&s->g->device, &a->call, &s->g->statistics, s->batch->mask, a->layer,
+                        a->places + 2);
+    if (attention_projects(a->plan)) {
+        gemm_forward(&s->g->blas, float_matrix(s->t->sublayer_out, s->channels), a->call.y,
+                     device_weight(s->t, projection), s->rows);
+        gpu_lap(s->g, s->work, "projection", PROFILE_FORWARD, product_flops(s, projection));
+        measure(s, a->layer, a->places[0], s->t->sublayer_out);
+        residual_forward(s, a->plan->site, a->after);
+    } else {
         norm_forward(s, a->after);
         gpu_lap(s->g, s->work, "norm", PROFILE_FORWARD, 0);
-        return;
     }
-    gemm_forward(&s->g->blas, float_matrix(s->t->sublayer_out, s->channels), a->call.y,
-                 device_weight(s->t, projection), s->rows);
-    gpu_lap(s->g, s->work, "projection", PROFILE_FORWARD, product_flops(s, projection));
-    residual_forward(s, a->plan->site, a->after);
+    measure_stream(s, a->layer, a->places[1], a->after.out);
 }
 
 // From dprojected, the gradient to the projection's output, or dx where there is none, to the
@@ -511,7 +535,9 @@ static inline void ffn_forward(const BlockPass *pass, size_t l) {
     gemm_forward(&s.g->blas, float_matrix(s.t->sublayer_out, s.channels), s.t->layers[l].activated,
                  device_weight(s.t, down), s.rows);
     gpu_lap(s.g, s.work, "ffn down", PROFILE_FORWARD, product_flops(&s, down));
+    measure(&s, l, FFN_PLACE, s.t->sublayer_out);
     residual_forward(&s, s.t->plan.layers[l].ffn_site, after_ffn(s.t, l));
+    measure_stream(&s, l + 1, RESIDUAL_PLACE, after_ffn(s.t, l).out);
 }
 
 // From the gradient to the output to those to the hidden layer and to the input.

@@ -1,8 +1,7 @@
 // What all models on the GPU share: the CPU's model next to it (for options, parameters,
-// translating,
-// --stats and what it reports of itself), memory, batches on their way to the device, captured
-// graphs, and the entries of ModelType that do not depend on the model. A model holds a GpuModel as
-// its first member.
+// translating, the weights of one query and what it reports of itself), memory, batches on their
+// way to the device, captured graphs, and the entries of ModelType that do not depend on the model.
+// A model holds a GpuModel as its first member.
 //
 // One train() is one graph: copy the batch, forward, backward. What depends on the tokens (the
 // embedding's gradient) and the norm of the gradients follow it on the stream; the host waits once,
@@ -15,6 +14,7 @@
 #include "device_ranks.cuh"
 #include "dropout.cuh"
 #include "muon.cuh"
+#include "statistics.cuh"
 extern "C" {
 #include "model.h"
 #include "options.h"
@@ -67,7 +67,8 @@ static constexpr int GPU_GRAPHS = 16; // evaluation meets short batches, too
 struct GpuModel {
     const ModelType *host_type;
     const OptionName *lower; // (2) options that make a batch smaller
-    void *host;              // CPU model, with working memory only where --stats asks for it
+    void *host;              // CPU model, with working memory only where it translates or shows
+                             // attention
     bool host_current;       // its parameters are those of `state`
     Profile *profile;        // NULL: disabled
     void (*say_size)(const char *model, size_t parameters, size_t bytes); // NULL: not needed
@@ -77,6 +78,7 @@ struct GpuModel {
     bool chooses;         // only rows that have a target are predicted
     bool training, recompute;
     bool fuses_output; // training leaves no logits in memory
+    bool measures;     // --stats
     bool uses_muon;    // hidden matrices are updated by it, all else by AdamW
     GpuPrecision precision;
     uint64_t seed;
@@ -98,6 +100,7 @@ struct GpuModel {
     GpuResults *results;       // on the device
     GpuResults *host_results;  // pinned
     double norm;               // of the gradients as they are, negative: not known
+    DeviceStatistics statistics;
     GpuGraph graphs[GPU_GRAPHS];
     int graph_count;
     DeviceReduction *reduction; // sums gradients over ranks; NULL: there is one
@@ -148,6 +151,8 @@ static inline void gpu_pass_carve(GpuModel *g, DeviceArena *a) {
     g->results = arena_array<GpuResults>(a, 1, "batches");
     g->on_device = arena_array<char>(a, gpu_batch_bytes(gpu_rows(g)), "batches");
     if (gpu_rows(g) == 0) return;
+    if (g->measures)
+        g->statistics.parts = arena_array<Measurement>(a, MEASURED_PARTS, "statistics");
     blas_workspace(&g->blas, a);
     g->carve(g, a);
 }
@@ -247,7 +252,7 @@ static inline void gpu_model_create(GpuModel *g, const ModelType *host_type,
     const ModelFacts facts = host_type->facts(setup->options, NULL);
     const bool translates =
         host_type->translator_create && !setup->training; // in the memory of a batch
-    if (options_integer(setup->options, OPT_STATS) == 0 && !translates)
+    if (!setup->float32 && !translates)                   // it shows no attention
         host.batch = host.length = host.rows = 0;
     host.training = false;
     host.say_size = NULL; // what the host takes is not what the GPU takes
@@ -259,6 +264,7 @@ static inline void gpu_model_create(GpuModel *g, const ModelType *host_type,
     g->length = (size_t)(setup->rows > 0 ? 1 : setup->length);
     g->vocabulary = setup->vocabulary;
     g->training = setup->training;
+    g->measures = options_integer(setup->options, OPT_STATS) > 0;
     g->uses_muon =
         setup->training && strcmp(options_text(setup->options, OPT_OPTIMIZER), "muon") == 0;
     g->profile = setup->profile;
@@ -578,12 +584,19 @@ static inline void gpu_update_host(GpuModel *g) {
     free(values);
 }
 
-// The CPU's, in float32: what it looks at, such as weights of attention, no kernel here ever
-// stores.
+// A forward pass that is measured, without a graph, as measuring waits for the device. The weights
+// of one query are kept by the CPU's model, in float32.
 static inline void gpu_statistics(void *model, const Batch *batch, Statistics *statistics) {
     GpuModel *g = (GpuModel *)model;
-    gpu_update_host(g);
-    g->host_type->statistics(g->host, batch, statistics);
+    if (statistics->keeps) {
+        gpu_update_host(g);
+        g->host_type->statistics(g->host, batch, statistics);
+        return;
+    }
+    const DeviceBatch staged = gpu_stage(g, batch, 0);
+    g->statistics.to = statistics;
+    gpu_issue(g, GPU_FORWARD, &staged);
+    g->statistics.to = NULL;
 }
 
 // Beam search is the CPU's.

@@ -5,6 +5,7 @@
 #include "cosine_attention.cuh"
 #include "cuda_test.cuh"
 #include "softmax_attention.cuh"
+#include "statistics.cuh"
 extern "C" {
 #include "arena.h"
 #include "cosine_attention.h"
@@ -1065,6 +1066,72 @@ static void test_cosine_windows(void) {
     device_destroy(&d);
 }
 
+// ---- statistics -------------------------------------------------------------
+
+static void compare_measurements(const char *what, const Measurement *found,
+                                 const Measurement *expected) {
+    const Moments *m = &found->values, *n = &expected->values;
+    const double pairs[][2] = {{(double)m->count, (double)n->count},
+                               {(double)found->rows, (double)expected->rows},
+                               {(double)found->queries, (double)expected->queries},
+                               {(double)found->saturated, (double)expected->saturated},
+                               {m->largest, n->largest},
+                               {moments_deviation(m), moments_deviation(n)},
+                               {moments_kurtosis(m), moments_kurtosis(n)},
+                               {m->mean / moments_deviation(n), n->mean / moments_deviation(n)},
+                               {found->entropy, expected->entropy},
+                               {found->sink_share, expected->sink_share}};
+    for (const auto &pair : pairs)
+        if (!(fabs(pair[0] - pair[1]) <= 1e-6 * (1 + fabs(pair[1]))))
+            test_fail(__FILE__, __LINE__, "%s: number %td is %.9g, expected %.9g", what,
+                      &pair - pairs, pair[0], pair[1]);
+}
+
+// A score of each of many tokens, and weights of all windows of them: warps take several rows.
+static void test_statistics(void) {
+    enum { LENGTH = 10000, WINDOW = 70, COLUMNS = 8 };
+    Device d = device_create();
+    Random random = random_stream(5, RANDOM_TEST, 0, 0);
+    float *scores = random_numbers(&random, LENGTH, 0.5), *exponentials = zero_numbers(LENGTH);
+    uint8_t *mask = mask_with_holes(1, LENGTH);
+    for (size_t i = 0; i < LENGTH; i++) scores[i] += 3; // far from 0
+    scores[0] = 90;                                     // the first number is an outlier
+    for (size_t i = 0; i < LENGTH; i++) exponentials[i] = expf(scores[i] - 9);
+    Measurement expected[2] = {}, found[2] = {}; // of numbers, of weights
+    measurement_add_scores(&expected[0], scores, 1, NULL, LENGTH);
+    for (size_t i = 0; i < LENGTH; i++) {
+        const size_t first = i >= WINDOW ? i + 1 - WINDOW : 0;
+        if (mask[i])
+            measurement_add_weights(&expected[1], exponentials + first, mask + first, i + 1 - first,
+                                    exp(-9));
+    }
+    float *at = upload_numbers(&d, scores, LENGTH);
+    uint8_t *mask_at = (uint8_t *)upload(&d, mask, LENGTH);
+    const DeviceStatistics s = {
+        NULL, (Measurement *)upload(&d, NULL, MEASURED_PARTS * sizeof(Measurement)), NULL};
+    MeasuredRows rows = {{}, mask_at, false, EXPONENTIALS, 1, 0, NULL, 0};
+    rows.in.batch = rows.in.heads = 1;
+    rows.in.queries = rows.in.keys = LENGTH;
+    rows.in.causal = true;
+    rows.in.window = WINDOW;
+    rows.in.mask = mask_at;
+    statistics_rows(&d, &s, rows, Values<float>{{at, 0, 0, 0}, {}}, NULL, &found[1]);
+    rows = {{}, NULL, true, NO_WEIGHTS, 1, 0, NULL, 0};
+    rows.in.batch = rows.in.heads = 1;
+    rows.in.queries = LENGTH / COLUMNS;
+    rows.in.keys = COLUMNS;
+    statistics_rows(&d, &s, rows, Values<float>{{at, 0, 0, COLUMNS}, {}}, &found[0], NULL);
+    compare_measurements("numbers", &found[0], &expected[0]);
+    compare_measurements("weights", &found[1], &expected[1]);
+    device_free(s.parts);
+    device_free(at);
+    device_free(mask_at);
+    free(scores);
+    free(exponentials);
+    free(mask);
+    device_destroy(&d);
+}
+
 int main(int argc, char **argv) {
     static const TestCase cases[] = {
         {"additive_shapes", test_additive_shapes},
@@ -1085,6 +1152,7 @@ int main(int argc, char **argv) {
         {"cosine_everywhere", test_cosine_everywhere},
         {"cosine_windows", test_cosine_windows},
         {"additive_everywhere", test_additive_everywhere},
+        {"statistics", test_statistics},
     };
     return gpu_test_main(argc, argv, "test_attention", cases, sizeof(cases) / sizeof(*cases));
 }

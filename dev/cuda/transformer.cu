@@ -40,7 +40,7 @@ static void transformer_run(GpuModel *g, GpuWork work, const DeviceBatch *batch)
     qkv_parts_forward(t);
     t->predicted = t->stacks[last].result;
     t->type->forward(&gpu_blocks, &pass, &t->plan);
-    if (work == GPU_DECODE) return;
+    if (work == GPU_DECODE || g->statistics.to) return;
     const ClassifierInput in = {t->predicted, output_weight(t), batch->targets, K};
     if (work == GPU_FORWARD) {
         classifier_forward(&g->device, &g->blas, &t->classifier, in, &g->results->classifier);

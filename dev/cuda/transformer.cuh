@@ -481,6 +481,7 @@ static inline void transformer_carve(GpuModel *model, DeviceArena *arena) {
     if (in_bf16 && !activation_is_fused(t))
         t->hidden_exact = arena_matrix(arena, M, hidden_columns(t), false, "activations");
     t->sublayer_out = arena_array<float>(arena, M * C, "activations");
+    model->statistics.scores = t->sublayer_out; // which a sublayer sets after its attention
     t->attention = arena_array<float>(arena, workspace, "attention");
     classifier_carve(&t->classifier, arena, t->plan.size.vocabulary, C, M, t->plan.smoothing,
                      model->training && model->fuses_output);

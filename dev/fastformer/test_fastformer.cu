@@ -96,7 +96,14 @@ static void test_model() {
         model_test_free(&t);
     }
     model_check_accumulation(pair().gpu, SMALL "dropout=0.2");
-    gpu_check_statistics(pair(), SMALL "dropout=0.2");
+    for (const char *options : {"dropout=0.2", "windows=3,8,global sink=1 pool=raw rescale=3",
+                                "windows=global,5,1 scores=plain sink=1",
+                                "attention=additive,softmax:7,additive rescale=0"}) {
+        char *all = format_string(SMALL "%s", options);
+        gpu_check_statistics(pair(), all);
+        free(all);
+    }
+    gpu_check_kept_weights(pair(), SMALL);
 }
 
 static void test_program() {

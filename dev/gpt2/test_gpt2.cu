@@ -128,6 +128,7 @@ static void test_hybrid() {
     gpu_check_training(pair(), hybrid, "fp32", 1e-4);
     gpu_check_bits(pair().gpu, hybrid, "bf16");
     gpu_check_shapes(pair(), hybrid);
+    gpu_check_statistics(pair(), hybrid);
 }
 
 // Blocks of today, with biases.

@@ -62,7 +62,12 @@ static void test_model() {
     model_test_free(&t);
     model_check_accumulation(pair().gpu, options);
     gpu_check_shapes(pair(), options);
-    gpu_check_statistics(pair(), options);
+    for (const char *kind : kinds) {
+        char *all = format_string(SMALL "%s", kind);
+        gpu_check_statistics(pair(), all);
+        free(all);
+    }
+    gpu_check_kept_weights(pair(), options);
 }
 
 static void test_program() {

@@ -214,32 +214,96 @@ static inline void gpu_check_decoding_without_memory(GpuPair pair, const char *o
 }
 
 // ---- statistics -------------------------------------------------------------
-// What --stats measures is what the CPU measures with the same parameters.
+// NaN equals NaN: both have nothing to say.
+static inline void gpu_compare_number(const Measurement *m, const char *what, double x,
+                                      double expected, double tolerance) {
+    if (!(fabs(x - expected) <= tolerance) && !(isnan(x) && isnan(expected)))
+        test_fail(__FILE__, __LINE__, "%s of %s in layer %zu: %.9g, expected %.9g", what, m->place,
+                  m->layer, x, expected);
+}
+
+// Measured in the same places of the same numbers; `tolerance` as a part of their deviation.
+static inline void gpu_compare_statistics(const Statistics *found, const Statistics *expected,
+                                          double tolerance) {
+    CHECK(found->count == expected->count && found->count > 0);
+    for (size_t i = 0; i < found->count && i < expected->count; i++) {
+        const Measurement *m = found->items[i], *n = expected->items[i];
+        const double deviation = moments_deviation(&n->values), largest = n->values.largest;
+        CHECK(m->layer == n->layer && strcmp(m->place, n->place) == 0);
+        CHECK(m->values.count == n->values.count && m->queries == n->queries &&
+              m->rows == n->rows && m->scores == n->scores);
+        gpu_compare_number(m, "mean", m->values.mean, n->values.mean, tolerance * largest);
+        gpu_compare_number(m, "deviation", moments_deviation(&m->values), deviation,
+                           tolerance * (deviation + 1e-3 * largest));
+        gpu_compare_number(m, "largest", m->values.largest, largest, 5 * tolerance * largest);
+        if (deviation > 1e-3 * largest)
+            gpu_compare_number(m, "kurtosis", moments_kurtosis(&m->values),
+                               moments_kurtosis(&n->values),
+                               10 * tolerance * (3 + fabs(moments_kurtosis(&n->values))));
+        gpu_compare_number(m, "entropy", measurement_entropy(m), measurement_entropy(n), tolerance);
+        gpu_compare_number(m, "sink's share", measurement_sink_share(m), measurement_sink_share(n),
+                           tolerance);
+        gpu_compare_number(m, "saturated share", measurement_saturated_share(m),
+                           measurement_saturated_share(n), tolerance + 0.5 / (double)n->scores);
+    }
+}
+
+// What --stats measures is what the CPU measures with the same parameters, in float32 and nearly so
+// in bf16. Batches with padding and without are added up.
 static inline void gpu_check_statistics(GpuPair pair, const char *options) {
     char *all = format_string("%s stats=1", options);
-    ModelTest gpu = gpu_test_create(pair.gpu, all, "tf32", 2, 24, 61),
-              cpu = gpu_test_create(pair.cpu, all, "fp32", 2, 24, 61);
-    Batch batch = gpu_test_batch(&gpu, 1, 0.2, 1);
+    for (const char *precision : {"fp32", "bf16"}) {
+        ModelTest gpu = gpu_test_create(pair.gpu, all, precision, 2, 40, 61),
+                  cpu = gpu_test_create(pair.cpu, all, "fp32", 2, 40, 61);
+        Statistics found = {}, expected = {};
+        for (uint32_t number = 0; number < 2; number++) {
+            Batch batch = gpu_test_batch(&gpu, pair.every, number ? 0.2 : 0, number);
+            gpu.type->statistics(gpu.model, &batch, &found);
+            cpu.type->statistics(cpu.model, &batch, &expected);
+            gpu_test_batch_free(&batch);
+        }
+        gpu_compare_statistics(&found, &expected, strcmp(precision, "fp32") == 0 ? 1e-5 : 2e-2);
+        statistics_free(&found);
+        statistics_free(&expected);
+        model_test_free(&gpu);
+        model_test_free(&cpu);
+    }
+    free(all);
+}
+
+static inline char *gpu_kept_weights(const ModelTest *t, const Batch *batch) {
+    Statistics s = {};
+    JsonWriter w = {};
+    s.keeps = true;
+    s.query = 11;
+    t->type->statistics(t->model, batch, &s);
+    statistics_weights_to_json(&s, &w);
+    statistics_free(&s);
+    return w.text;
+}
+
+// The weights of one query are the CPU's, once the host has noticed an update.
+static inline void gpu_check_kept_weights(GpuPair pair, const char *options) {
+    ModelTest gpu = gpu_test_create(pair.gpu, options, "bf16", 2, 24, 61),
+              cpu = gpu_test_create(pair.cpu, options, "fp32", 2, 24, 61);
+    Batch batch = gpu_test_batch(&gpu, 1, 0, 1);
+    gpu.type->destroy(gpu.model);
+    gpu.setup.float32 = true; // as what shows attention asks for
+    gpu.model = gpu.type->create(&gpu.setup);
+    gpu.table = gpu.type->parameters(gpu.model);
+    gpu.type->write(gpu.model, MODEL_VALUES, gpu.values);
     gpu.type->train(gpu.model, &batch, 1);
     UpdateSettings settings = GPU_TEST_UPDATE;
     settings.step = 1;
-    gpu.type->update(gpu.model, &settings); // the host has to notice
+    gpu.type->update(gpu.model, &settings);
     float *values = gpu_test_read(&gpu, MODEL_VALUES);
     cpu.type->write(cpu.model, MODEL_VALUES, values);
-    Statistics found = {}, expected = {};
-    gpu.type->statistics(gpu.model, &batch, &found);
-    cpu.type->statistics(cpu.model, &batch, &expected);
-    CHECK(found.count == expected.count && found.count > 0);
-    for (size_t i = 0; i < found.count; i++) {
-        const Measurement *m = found.items[i], *n = expected.items[i];
-        CHECK(m->layer == n->layer && strcmp(m->place, n->place) == 0);
-        CHECK_CLOSE(moments_deviation(&m->values), moments_deviation(&n->values), 1e-6);
-    }
-    statistics_free(&found);
-    statistics_free(&expected);
+    char *found = gpu_kept_weights(&gpu, &batch), *expected = gpu_kept_weights(&cpu, &batch);
+    CHECK(strcmp(found, expected) == 0 && strstr(found, "0."));
     gpu_test_batch_free(&batch);
+    free(found);
+    free(expected);
     free(values);
-    free(all);
     model_test_free(&gpu);
     model_test_free(&cpu);
 }

@@ -93,7 +93,12 @@ static void test_unsmoothed() {
 }
 
 static void test_statistics() {
-    gpu_check_statistics(pair(), SMALL DROPS);
+    for (const char *norm : norms) {
+        char *options = format_string(SMALL DROPS "%s", norm);
+        gpu_check_statistics(pair(), options);
+        free(options);
+    }
+    gpu_check_kept_weights(pair(), SMALL);
 }
 
 static void test_program() {
