@@ -292,11 +292,15 @@ for optimizer in adamw muon; do
     steps "seed-$optimizer" 10 "$(missing train_fastformercu)" "$programs/train_fastformercu" -t 2048 -x 200 --optimizer $optimizer
 done
 steps seed-llama 10 "$(missing train_llamacu)" "$programs/train_llamacu" -t 2048 -x 200 --kv-heads 2
+# Two evaluations in which activations are measured.
+steps decode-stats 15 "$(missing train_gpt2cu)" "$programs/train_gpt2cu" -t 2048 -x 20 -v 10 -m 4 --stats 4
 # Softmax in windows, compared with FlexAttention, which drops no weights.
 peers windows-gpt2 100 '' gpt2 compile-bf16 --config B=8,T=8192 --config B=1,T=65536 --window 256 --dropout 0
 # The output layer with logits in memory and without.
 peers output-chunks 25 '' fastformer '' --config B=32,T=2048
 peers output-fused 25 '' fastformer '' --config B=32,T=2048 --options=--fused-output
+peers output-chunks-256 25 '' fastformer '' --config B=32,T=2048,C=256
+peers output-fused-256 25 '' fastformer '' --config B=32,T=2048,C=256 --options=--fused-output
 # Texts that are written side by side, of a model that has learned nothing.
 # shellcheck disable=SC2016
 part decode 30 "$(first "$no_gpu" "$(missing train_fastformercu)")" sh -c '
