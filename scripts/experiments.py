@@ -1428,11 +1428,17 @@ FAIR_ATTENTION = {
         f"--attention additive {FAIR_WINDOWS} --pool raw --rescale 5",
         4,
     ),
+    "rotated": ("additive, rotated", f"--attention additive {FAIR_WINDOWS} --pool rotated", 4),
     "softmax": ("softmax", "--attention softmax --windows global", 0),
     "softmax-windows": ("softmax, windows", f"--attention softmax {FAIR_WINDOWS}", 0),
     "3additive-softmax": (
         "3 additive, softmax",
         f"--attention additive*3+softmax {FAIR_WINDOWS}",
+        3,
+    ),
+    "3rotated-softmax": (
+        "3 additive rotated, softmax",
+        f"--attention additive*3+softmax {FAIR_WINDOWS} --pool rotated",
         3,
     ),
     "softmax-3additive": (
@@ -1460,12 +1466,13 @@ FAIR_RATES = {"adamw": 5e-4, "muon": 2.5e-3}  # the lowest of those tried
 
 
 def fair_model(attention, blocks, channels):
-    """The options of a model of four layers. Where a layer is additive, positions are learned: with
-    rotary ones, which only softmax rotates, it would see its window in no order."""
+    """The options of a model of four layers. Where a layer is additive and does not rotate, positions
+    are learned: with rotary ones, which only softmax rotates, it would see its window in no order.
+    """
     _, options, without = FAIR_ATTENTION[attention]
     more, matrices = FAIR_BLOCKS[blocks]
-    if blocks == "today" and "additive" not in options:
-        more += " --positions rotary"
+    if blocks == "today" and ("additive" not in options or "rotated" in options):
+        more += " --positions " + ("rotary" if "softmax" in options else "none")
     inner = round((8 + without / 4) * channels / matrices / 16) * 16
     return f"{options} {more} --ffn-size {inner}"
 

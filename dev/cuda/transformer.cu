@@ -69,6 +69,7 @@ static void check_kinds(const TransformerPlan *plan) {
         if (!attention_kernel(a)->forward)
             fail_usage("--attention: %s is computed on the CPU alone",
                        attention_types[a->kind].name);
+        if (a->pool_base > 0) fail_usage("--pool rotated: is computed on the CPU alone");
     }
 }
 
@@ -81,7 +82,8 @@ void *transformer_create(const ModelType *host, const ModelSetup *setup) {
     check_kinds(&t->plan);
     if (g->fuses_output &&
         !classifier_fuses(&g->device, t->plan.size.channels, g->precision == GPU_BF16))
-        fail_usage("--fused-output: needs an sm_90 GPU, -p bf16, and at most 256 channels, a multiple of 8");
+        fail_usage("--fused-output: needs an sm_90 GPU, -p bf16, and at most 256 channels, a "
+                   "multiple of 8");
     t->layers = (DeviceLayer *)allocate(t->plan.size.layers, sizeof(DeviceLayer), "layers");
     g->chooses = predicts(t);
     g->run = transformer_run;

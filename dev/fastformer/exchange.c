@@ -79,12 +79,14 @@ static char *tensor_name(const char *theirs, const Safetensors *file) {
     return copy_string(theirs);
 }
 
-// Whether the class has each layer's kind: additive, or softmax and softmax1.
+// Whether the class has each layer's kind: additive, not rotated, or softmax and softmax1.
 static bool is_known(const TransformerPlan *plan) {
     for (size_t l = 0; l < plan->size.layers; l++) {
-        const AttentionKind kind = plan->layers[l].attention.kind;
-        if (kind != ATTENTION_ADDITIVE && kind != ATTENTION_SOFTMAX && kind != ATTENTION_SOFTMAX1)
+        const AttentionPlan *a = &plan->layers[l].attention;
+        if (a->kind != ATTENTION_ADDITIVE && a->kind != ATTENTION_SOFTMAX &&
+            a->kind != ATTENTION_SOFTMAX1)
             return false;
+        if (a->pool_base > 0) return false;
     }
     return plan_has_usual_blocks(plan, GELU_ERF);
 }

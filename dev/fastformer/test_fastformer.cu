@@ -143,6 +143,7 @@ static void train_beyond(void *) {
 
 static void test_errors() {
     CHECK_FAILS(create_with, (void *)"channels=24 heads=5", 1, "--heads 5");
+    CHECK_FAILS(create_with, (void *)"channels=24 heads=3 pool=rotated", 2, "the CPU alone");
     CHECK_FAILS(train_beyond, NULL, 1, "token 20");
     gpu_check_memory(pair().gpu);
 }
