@@ -1510,22 +1510,30 @@ def fair_command(arm, value, c):
 
 
 def fair_best(c, arm):
-    """The rows of its best rate, and that."""
-    value = c.best_value(c.data[0], arm)
-    return rows_of(c, arm, value), value
+    """The rows of the best of its rates that are finished, that, and how many these are."""
+    tried = {
+        row["value"]: row["val_loss"]
+        for value in c.values
+        for row in rows_of(c, arm, value)
+        if row["seed"] == 1 and not row["diverged"] and row["val_loss"] is not None
+    }
+    best = min(tried, key=tried.get) if tried else None
+    return rows_of(c, arm, best) if tried else [], best, len(tried)
 
 
 def fair_report(c):
     lines = []
     for arm in c.arms:
-        rows, value = fair_best(c, arm)
+        rows, value, tried = fair_best(c, arm)
         if rows:
             lines.append(
                 [
                     c.arms[arm],
                     f"{FAIR_RATES[arm.rpartition('-by-')[2]] * float(value):g}",
+                    tried,
                     len(rows),
                     first_parameters(rows),
+                    column("val_loss")(rows),
                     column("test_loss")(rows),
                     column("test_bpb")(rows),
                     timed(c, "ms")(rows),
@@ -1533,11 +1541,11 @@ def fair_report(c):
                 ]
             )
     return [
-        f"{recipe(c, c.data[0])}; {machines(c.rows)}. For each arm the best of four rates by one "
+        f"{recipe(c, c.data[0])}; {machines(c.rows)}. For each arm the best of its rates by one "
         "seed's validation loss, and the test of all seeds there, mean ± standard deviation.",
         "",
         *table(
-            "model,rate,seeds,parameters,test loss,bits per byte,ms per update,"
+            "model,best rate,rates tried,seeds,parameters,val loss,test loss,bits per byte,ms per update,"
             "bytes of decoding state".split(","),
             lines,
         ),
