@@ -1545,8 +1545,8 @@ def fair_report(c):
         "seed's validation loss, and the test of all seeds there, mean ± standard deviation.",
         "",
         *table(
-            "model,best rate,rates tried,seeds,parameters,val loss,test loss,bits per byte,ms per update,"
-            "bytes of decoding state".split(","),
+            "model,best rate,rates tried,seeds,parameters,val loss,test loss,bits per byte,"
+            "ms per update,bytes of decoding state".split(","),
             lines,
         ),
         *machine_list(c),

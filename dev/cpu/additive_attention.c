@@ -258,12 +258,13 @@ static __attribute__((noinline)) void pool_scores(const Pooling *p, Scratch *s, 
     WITH_HEAD_SIZE(D, pool_scores_size, p, s, in);
 }
 
-// Rows x (n, D), by the angles of each or back, if there are any.
+// Rotates rows x (n, D) by the angles (n, D) of their positions, or back; angles NULL: does
+// nothing.
 static void rotate_rows(real *x, const real *angles, size_t n, size_t D, bool back) {
     for (size_t i = 0; angles && i < n; i++) rotary_rotate(x + i * D, angles + i * D, D, back);
 }
 
-// Those rows, which are at x and stay as they are: (n, D) at s->rotated.
+// The same into s->rotated (n, D), which it returns: x stays as it is.
 static const real *rotated_rows(const Scratch *s, const real *x, const PoolRows *in, size_t D) {
     memcpy(s->rotated, x, in->n * D * sizeof(real));
     rotate_rows(s->rotated, in->angles, in->n, D, false);
@@ -575,11 +576,10 @@ static void scratch_carve(Scratch *s, Arena *arena, bool plain, size_t largest_w
 
 // Working memory that all layers of a model use one after the other.
 typedef struct {
-    size_t batch, largest_window, channels, heads, threads;
-    size_t length;
+    size_t batch, length, largest_window, channels, heads, threads;
     bool plain;       // scores
-    double pool_base; // of angles (T, D)
-    real *angles;
+    double pool_base; // of the angles; 0: nothing is rotated
+    real *angles;     // (T, D) of all positions, or NULL
     Scratch *scratch; // (threads)
     real *dweights;   // (B, 2, H, D) a sequence's gradients to w_q', w_k'
     real *dbias;      // (B, 3, H, D) and to the bias of q, k and v
