@@ -1635,7 +1635,15 @@ FAIR = {
 
 RECALL_ATTENTION = {
     arm: FAIR_ATTENTION[arm]
-    for arm in ("additive", "softmax", "softmax-windows", "3additive-softmax", "softmax-3additive")
+    for arm in (
+        "additive",
+        "rotated",
+        "softmax",
+        "softmax-windows",
+        "3additive-softmax",
+        "3rotated-softmax",
+        "softmax-3additive",
+    )
 }
 # {what is asked: tokens of a sequence}
 RECALL_TASKS = {

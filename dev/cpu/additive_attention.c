@@ -576,10 +576,8 @@ static void scratch_carve(Scratch *s, Arena *arena, bool plain, size_t largest_w
 
 // Working memory that all layers of a model use one after the other.
 typedef struct {
-    size_t batch, length, largest_window, channels, heads, threads;
+    size_t batch, largest_window, channels, heads, threads;
     bool plain;       // scores
-    double pool_base; // of the angles; 0: nothing is rotated
-    real *angles;     // (T, D) of all positions, or NULL
     Scratch *scratch; // (threads)
     real *dweights;   // (B, 2, H, D) a sequence's gradients to w_q', w_k'
     real *dbias;      // (B, 3, H, D) and to the bias of q, k and v
@@ -591,10 +589,8 @@ static void *memory_create(const AttentionShape *shape) {
                           .largest_window = shape->largest_window,
                           .channels = shape->channels,
                           .heads = shape->heads,
-                          .length = shape->length,
                           .threads = (size_t)thread_limit(),
-                          .plain = shape->plan->scores == SCORES_PLAIN,
-                          .pool_base = shape->plan->pool_base};
+                          .plain = shape->plan->scores == SCORES_PLAIN};
     a->scratch = allocate(a->threads, sizeof(Scratch), "attention");
     return a;
 }
@@ -604,8 +600,6 @@ static void memory_carve(void *memory, Arena *arena, bool training) {
     const size_t D = a->channels / a->heads;
     for (size_t i = 0; i < a->threads; i++)
         scratch_carve(&a->scratch[i], arena, a->plain, a->largest_window, D);
-    if (a->pool_base > 0) a->angles = arena_reals(arena, a->length, D, "positions");
-    if (a->angles) rotary_angles(a->angles, a->pool_base, 0, a->length, D);
     if (!training) return;
     a->dweights = arena_reals(arena, a->batch, 2 * a->channels, "attention");
     a->dbias = arena_reals(arena, a->batch, 3 * a->channels, "attention");
@@ -673,7 +667,7 @@ static AttentionHead head_start(const AttentionCall *call, size_t unit, Scratch 
                            .v = in->rows[VALUE].x + at,
                            .stride = stride,
                            .mask = in->mask ? in->mask + b * T : NULL,
-                           .angles = ((const AdditiveMemory *)call->memory)->angles,
+                           .angles = call->plan->pool_base > 0 ? call->angles : NULL,
                            .drop_query = in->dropout,
                            .drop_key = call->dropout,
                            .first = (in->first_row * H + unit) * T * D,

@@ -69,7 +69,6 @@ static void check_kinds(const TransformerPlan *plan) {
         if (!attention_kernel(a)->forward)
             fail_usage("--attention: %s is computed on the CPU alone",
                        attention_types[a->kind].name);
-        if (a->pool_base > 0) fail_usage("--pool rotated: is computed on the CPU alone");
     }
 }
 
@@ -90,7 +89,7 @@ void *transformer_create(const ModelType *host, const ModelSetup *setup) {
     g->carve = transformer_carve;
     g->given_from = t->plan.layers[0].first;
     gpu_memory_create(g);
-    if (t->sinusoids || t->angles) upload_positions(t);
+    upload_positions(t);
     if (gpu_rows(g) > 0) t->token_losses = (float *)allocate(gpu_rows(g), sizeof(float), "losses");
     return t;
 }

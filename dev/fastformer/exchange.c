@@ -47,6 +47,14 @@ static char *attention_text(const Json *list, const char *source) {
     return text;
 }
 
+// A member of config.json as a row of our metadata, which has another name for some.
+static void read_number(const Json *config, const char *key, const char *row, const char *source,
+                        Metadata **rows, int *count) {
+    const Json *value = json_find(config, key);
+    if (!value || value->kind != JSON_NUMBER) fail("%s: \"%s\" is not a number", source, key);
+    metadata_add(rows, count, row, format_string("%.17g", value->number));
+}
+
 static void read_config(const Json *config, const char *source, Metadata **rows, int *count) {
     static const struct {
         const char *key;
@@ -59,14 +67,11 @@ static void read_config(const Json *config, const char *source, Metadata **rows,
             json_integer(config, integers[i].key, integers[i].min, integers[i].max, source);
         metadata_add(rows, count, integers[i].key, format_string("%lld", value));
     }
-    static const char *const numbers[] = {"rescale", "eps_denominator"};
-    for (size_t i = 0; i < sizeof(numbers) / sizeof(numbers[0]); i++) {
-        const Json *value = json_find(config, numbers[i]);
-        if (!value || value->kind != JSON_NUMBER)
-            fail("%s: \"%s\" is not a number", source, numbers[i]);
-        metadata_add(rows, count, numbers[i], format_string("%.17g", value->number));
-    }
+    read_number(config, "rescale", "rescale", source, rows, count);
+    read_number(config, "eps_denominator", "eps_denominator", source, rows, count);
     metadata_add(rows, count, "pool", copy_string(json_string(config, "pool", source)));
+    if (json_find(config, "rotary_base"))
+        read_number(config, "rotary_base", "rope_theta", source, rows, count);
     const Json *attention = json_find(config, "attention");
     if (attention) metadata_add(rows, count, "attention", attention_text(attention, source));
     metadata_add(rows, count, "window_sizes",
@@ -79,14 +84,13 @@ static char *tensor_name(const char *theirs, const Safetensors *file) {
     return copy_string(theirs);
 }
 
-// Whether the class has each layer's kind: additive, not rotated, or softmax and softmax1.
+// Whether the class has each layer's kind: additive, or softmax and softmax1.
 static bool is_known(const TransformerPlan *plan) {
     for (size_t l = 0; l < plan->size.layers; l++) {
         const AttentionPlan *a = &plan->layers[l].attention;
         if (a->kind != ATTENTION_ADDITIVE && a->kind != ATTENTION_SOFTMAX &&
             a->kind != ATTENTION_SOFTMAX1)
             return false;
-        if (a->pool_base > 0) return false;
     }
     return plan_has_usual_blocks(plan, GELU_ERF);
 }
@@ -134,7 +138,9 @@ static bool write_config(const void *model, JsonWriter *w) {
     for (size_t i = 0; i < sizeof(numbers) / sizeof(numbers[0]); i++)
         json_add_number(w, numbers[i].key, numbers[i].value);
     write_attention(plan, w);
-    json_add_string(w, "pool", attention->pool_raw ? "raw" : "normalised");
+    const bool rotated = attention->pool_base > 0;
+    json_add_string(w, "pool", rotated ? "rotated" : attention->pool_raw ? "raw" : "normalised");
+    if (rotated) json_add_number(w, "rotary_base", attention->pool_base);
     json_open(w, "window_sizes", '[');
     for (size_t l = 0; l < size->layers; l++) {
         const size_t window = plan->layers[l].attention.window;

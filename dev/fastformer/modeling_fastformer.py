@@ -43,8 +43,8 @@ class FastformerConfig(PretrainedConfig):
     }
 
     def __init__(self, vocab_size=32000, hidden_size=128, n_layer=6, n_heads=4, n_positions=2048, window_sizes=None,
-                 attention=None, rescale=10.0, eps_denominator=1e-5, pool="normalised", dropout=0.1,
-                 padding_token=-1, initializer_range=0.02, use_cache=True, use_local_att=True, tie_word_embeddings=True,
+                 attention=None, rescale=10.0, eps_denominator=1e-5, pool="normalised", rotary_base=10000.0,
+                 dropout=0.1, padding_token=-1, initializer_range=0.02, use_cache=True, use_local_att=True, tie_word_embeddings=True,
                  pad_token_id=None, bos_token_id=None, eos_token_id=None, **kwargs):
         self.vocab_size = vocab_size
         self.hidden_size = hidden_size
@@ -58,7 +58,8 @@ class FastformerConfig(PretrainedConfig):
         self.attention = attention or ["additive"] * self.n_layer  # of each layer, or "softmax" or "softmax1"
         self.rescale = rescale
         self.eps_denominator = eps_denominator  # 0: softmax, 1: softmax1
-        self.pool = pool  # "normalised" or "raw": what is pooled
+        self.pool = pool  # "normalised" or "raw": what is pooled; "rotated": normalised, by its position
+        self.rotary_base = rotary_base  # of the angles
         self.dropout = kwargs.pop("hidden_dropout_prob", dropout)
         self.padding_token = padding_token  # its embedding takes no gradient; -1: none
         self.initializer_range = initializer_range
@@ -83,6 +84,7 @@ class WindowSum:
         self.block = window or GLOBAL_BLOCK
         self.before = None  # (B, H, k, N) suffix sums of the previous block, or (B, H, 1, N) the total of all
         self.current = None  # (B, H, < k, N) rows of the current block
+        self.count = 0  # rows so far
 
     def __call__(self, rows):  # (B, H, n, N) -> the same shape
         B, H, n, N = rows.shape
@@ -104,6 +106,7 @@ class WindowSum:
             rest = totals[:, :, :-1].unsqueeze(3)
             self.before = totals[:, :, full : full + 1]
         self.current = rows[:, :, full * k :]
+        self.count += n
         return (prefix + rest).view(B, H, -1, N)[:, :, place : place + n]
 
     def select(self, rows):  # (B') numbers of the sequences that continue
@@ -163,6 +166,17 @@ def normal(x):
     return (x - x.mean(-1, keepdim=True)) / (x.std(-1, keepdim=True) + 1e-5)
 
 
+def rotated(x, first, base):
+    """Rows (B, H, T, D) by the angles of positions first, first + 1, ... (-base: back): the halves of a row are
+    rotated, as in Hugging Face's Llama."""
+    T, D = x.shape[2:]
+    rates = abs(base) ** -(torch.arange(D // 2, device=x.device, dtype=torch.float64) / (D // 2))
+    angles = torch.arange(first, first + T, device=x.device)[:, None] * rates
+    cosine, sine = angles.cos().to(x.dtype), (angles.sin() if base > 0 else -angles.sin()).to(x.dtype)
+    a, b = x.chunk(2, -1)
+    return torch.cat([a * cosine - b * sine, b * cosine + a * sine], -1)
+
+
 class AdditiveAttention(nn.Module):
     def __init__(self, config, layer):
         super().__init__()
@@ -170,7 +184,7 @@ class AdditiveAttention(nn.Module):
         self.heads, self.size = H, C // H
         self.memory = lambda: layer_memory(config, layer)
         self.scale, self.sink = config.rescale / (C // H), config.eps_denominator
-        self.raw = config.pool == "raw"
+        self.raw, self.base = config.pool == "raw", config.rotary_base if config.pool == "rotated" else None
         self.dropout = config.dropout
         self.attn_norm = nn.LayerNorm(C, eps=1e-5)
         self.projections = nn.Linear(C, 3 * C, bias=False)
@@ -185,9 +199,11 @@ class AdditiveAttention(nn.Module):
         e = (self.scale * (normed * normal(weight)[:, None]).sum(-1, keepdim=True)).exp()
         if mask is not None:
             e = e * mask[:, None, :, None].to(e.dtype)
-        sums = total(torch.cat([e * (x if self.raw else normed), e], -1))
+        first, pooled = total.count, x if self.raw else normed
+        sums = total(torch.cat([e * (rotated(pooled, first, self.base) if self.base else pooled), e], -1))
         denominator = sums[..., -1:] + self.sink
-        return (sums[..., :-1] / denominator.masked_fill(denominator == 0, 1)).to(kind)
+        pooled = sums[..., :-1] / denominator.masked_fill(denominator == 0, 1)
+        return (rotated(pooled, first, -self.base) if self.base else pooled).to(kind)
 
     def forward(self, x, mask, sums):  # (B, T, C) -> (B, T, C); sums None: of these rows alone
         B, T, C = x.shape
@@ -271,8 +287,10 @@ class FastformerForCausalLM(PreTrainedModel, GenerationMixin):
             raise ValueError(f"attention {config.attention}: expected additive, softmax or softmax1 for each layer")
         if channels % heads or channels < 2 * heads:
             raise ValueError(f"hidden_size {channels}: expected {heads} heads of 2 channels or more")
-        if config.pool not in ("normalised", "raw"):
-            raise ValueError(f'pool "{config.pool}": expected "normalised" or "raw"')
+        if config.pool not in ("normalised", "raw", "rotated"):
+            raise ValueError(f'pool "{config.pool}": expected "normalised", "raw" or "rotated"')
+        if config.pool == "rotated" and channels // heads % 2:
+            raise ValueError(f"pool rotated: heads of {channels // heads} channels; they must be even")
         padding = config.padding_token if config.padding_token >= 0 else None
         self.word_embedding = nn.Embedding(config.vocab_size, config.hidden_size, padding_idx=padding)
         self.fastformer_model = Layers(config)

@@ -47,7 +47,7 @@
     {.name = OPT_POOL, .kind = OPTION_CHOICE, .scope = OPTION_MODEL, .value = "WHAT", \
      .initial = "normalised", .implied = silent, .choices = "normalised|raw|rotated", \
      .group = OPTION_GROUP_MORE, \
-     .help = "additive: vectors to pool; rotated: normalised, rotated by position (CPU)"}
+     .help = "additive: vectors to pool; rotated: normalised, rotated by position"}
 // clang-format on
 
 // What these options say of each layer (fresh, (layers)), of a model with so many positions:
