@@ -70,6 +70,9 @@ static void read_config(const Json *config, const char *source, Metadata **rows,
     read_number(config, "rescale", "rescale", source, rows, count);
     read_number(config, "eps_denominator", "eps_denominator", source, rows, count);
     metadata_add(rows, count, "pool", copy_string(json_string(config, "pool", source)));
+    if (json_find(config, "positions"))
+        metadata_add(rows, count, "positions",
+                     copy_string(json_string(config, "positions", source)));
     if (json_find(config, "rotary_base"))
         read_number(config, "rotary_base", "rope_theta", source, rows, count);
     const Json *attention = json_find(config, "attention");
@@ -84,7 +87,7 @@ static char *tensor_name(const char *theirs, const Safetensors *file) {
     return copy_string(theirs);
 }
 
-// Whether the class has each layer's kind: additive, or softmax and softmax1.
+// Whether the class has each layer's kind (additive, or softmax and softmax1) and its blocks.
 static bool is_known(const TransformerPlan *plan) {
     for (size_t l = 0; l < plan->size.layers; l++) {
         const AttentionPlan *a = &plan->layers[l].attention;
@@ -92,7 +95,8 @@ static bool is_known(const TransformerPlan *plan) {
             a->kind != ATTENTION_SOFTMAX1)
             return false;
     }
-    return plan_has_usual_blocks(plan, GELU_ERF);
+    return plan_has_usual_blocks(
+        plan, GELU_ERF, 1U << POSITIONS_LEARNED | 1U << POSITIONS_ROTARY | 1U << POSITIONS_NONE);
 }
 
 // A member for models that do not have additive attention alone.
@@ -138,9 +142,13 @@ static bool write_config(const void *model, JsonWriter *w) {
     for (size_t i = 0; i < sizeof(numbers) / sizeof(numbers[0]); i++)
         json_add_number(w, numbers[i].key, numbers[i].value);
     write_attention(plan, w);
-    const bool rotated = attention->pool_base > 0;
-    json_add_string(w, "pool", rotated ? "rotated" : attention->pool_raw ? "raw" : "normalised");
-    if (rotated) json_add_number(w, "rotary_base", attention->pool_base);
+    json_add_string(w, "pool",
+                    attention->pool_base > 0 ? "rotated"
+                    : attention->pool_raw    ? "raw"
+                                             : "normalised");
+    if (plan->positions != POSITIONS_LEARNED)
+        json_add_string(w, "positions", plan->positions == POSITIONS_ROTARY ? "rotary" : "none");
+    if (plan_rotary_base(plan) > 0) json_add_number(w, "rotary_base", plan_rotary_base(plan));
     json_open(w, "window_sizes", '[');
     for (size_t l = 0; l < size->layers; l++) {
         const size_t window = plan->layers[l].attention.window;

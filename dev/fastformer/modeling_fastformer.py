@@ -43,8 +43,8 @@ class FastformerConfig(PretrainedConfig):
     }
 
     def __init__(self, vocab_size=32000, hidden_size=128, n_layer=6, n_heads=4, n_positions=2048, window_sizes=None,
-                 attention=None, rescale=10.0, eps_denominator=1e-5, pool="normalised", rotary_base=10000.0,
-                 dropout=0.1, padding_token=-1, initializer_range=0.02, use_cache=True, use_local_att=True, tie_word_embeddings=True,
+                 attention=None, rescale=10.0, eps_denominator=1e-5, pool="normalised", positions="learned",
+                 rotary_base=10000.0, dropout=0.1, padding_token=-1, initializer_range=0.02, use_cache=True, use_local_att=True, tie_word_embeddings=True,
                  pad_token_id=None, bos_token_id=None, eos_token_id=None, **kwargs):
         self.vocab_size = vocab_size
         self.hidden_size = hidden_size
@@ -59,7 +59,8 @@ class FastformerConfig(PretrainedConfig):
         self.rescale = rescale
         self.eps_denominator = eps_denominator  # 0: softmax, 1: softmax1
         self.pool = pool  # "normalised" or "raw": what is pooled; "rotated": normalised, by its position
-        self.rotary_base = rotary_base  # of the angles
+        self.positions = positions  # "learned", "rotary" (of softmax's queries and keys) or "none"
+        self.rotary_base = rotary_base  # of the angles of rotary positions and rotated pooling
         self.dropout = kwargs.pop("hidden_dropout_prob", dropout)
         self.padding_token = padding_token  # its embedding takes no gradient; -1: none
         self.initializer_range = initializer_range
@@ -121,8 +122,10 @@ class LastRows:
     def __init__(self, window: Optional[int]):
         self.window = window  # None: global
         self.rows = None  # (B, H, < k, N)
+        self.count = 0  # rows so far
 
     def __call__(self, rows):  # (B, H, n, N) -> (B, H, those before + n, N)
+        self.count += rows.shape[2]
         rows = rows if self.rows is None else torch.cat([self.rows, rows], 2)
         self.rows = rows[:, :, max(0, rows.shape[2] - self.window + 1) :] if self.window else rows
         return rows
@@ -161,11 +164,6 @@ class FastformerCache:
             part.select(beam_idx)
 
 
-def normal(x):
-    """(x - mean) / (deviation + 1e-5) over the last dimension."""
-    return (x - x.mean(-1, keepdim=True)) / (x.std(-1, keepdim=True) + 1e-5)
-
-
 def rotated(x, first, base):
     """Rows (B, H, T, D) by the angles of positions first, first + 1, ... (-base: back): the halves of a row are
     rotated, as in Hugging Face's Llama."""
@@ -175,6 +173,11 @@ def rotated(x, first, base):
     cosine, sine = angles.cos().to(x.dtype), (angles.sin() if base > 0 else -angles.sin()).to(x.dtype)
     a, b = x.chunk(2, -1)
     return torch.cat([a * cosine - b * sine, b * cosine + a * sine], -1)
+
+
+def normal(x):
+    """(x - mean) / (deviation + 1e-5) over the last dimension."""
+    return (x - x.mean(-1, keepdim=True)) / (x.std(-1, keepdim=True) + 1e-5)
 
 
 class AdditiveAttention(nn.Module):
@@ -224,6 +227,7 @@ class SoftmaxAttention(nn.Module):
         self.heads, self.size = H, C // H
         self.window, self.sink = config.window_sizes[layer], config.attention[layer] == "softmax1"
         self.memory = lambda: layer_memory(config, layer)
+        self.base = config.rotary_base if config.positions == "rotary" else None
         self.dropout = config.dropout
         self.attn_norm = nn.LayerNorm(C, eps=1e-5)
         self.projections = nn.Linear(C, 3 * C, bias=False)
@@ -233,7 +237,10 @@ class SoftmaxAttention(nn.Module):
         B, T, C = x.shape
         q, k, v = self.projections(self.attn_norm(x)).view(B, T, 3, self.heads, self.size).permute(2, 0, 3, 1, 4)
         seen = x.new_ones(B, T) if mask is None else mask.to(x.dtype)
-        rows = (memory or self.memory())[0](torch.cat([k, v, seen[:, None, :, None].expand(B, self.heads, T, 1)], -1))
+        last = (memory or self.memory())[0]
+        if self.base:
+            q, k = rotated(q, last.count, self.base), rotated(k, last.count, self.base)
+        rows = last(torch.cat([k, v, seen[:, None, :, None].expand(B, self.heads, T, 1)], -1))
         k, v, seen = rows.split([self.size, self.size, 1], -1)
         n = rows.shape[2]
         age = torch.arange(n - T, n, device=x.device)[:, None] - torch.arange(n, device=x.device)
@@ -265,7 +272,8 @@ class Layer(GradientCheckpointingLayer):
 class Layers(nn.Module):
     def __init__(self, config):
         super().__init__()
-        self.position_embeddings = nn.Embedding(config.n_positions, config.hidden_size)
+        if config.positions == "learned":
+            self.position_embeddings = nn.Embedding(config.n_positions, config.hidden_size)
         self.decoders = nn.ModuleList(Layer(config, layer) for layer in range(config.n_layer))
 
 
@@ -289,8 +297,10 @@ class FastformerForCausalLM(PreTrainedModel, GenerationMixin):
             raise ValueError(f"hidden_size {channels}: expected {heads} heads of 2 channels or more")
         if config.pool not in ("normalised", "raw", "rotated"):
             raise ValueError(f'pool "{config.pool}": expected "normalised", "raw" or "rotated"')
-        if config.pool == "rotated" and channels // heads % 2:
-            raise ValueError(f"pool rotated: heads of {channels // heads} channels; they must be even")
+        if config.positions not in ("learned", "rotary", "none"):
+            raise ValueError(f'positions "{config.positions}": expected "learned", "rotary" or "none"')
+        if (config.pool == "rotated" or config.positions == "rotary") and channels // heads % 2:
+            raise ValueError(f"rotated heads of {channels // heads} channels: they must be even")
         padding = config.padding_token if config.padding_token >= 0 else None
         self.word_embedding = nn.Embedding(config.vocab_size, config.hidden_size, padding_idx=padding)
         self.fastformer_model = Layers(config)
@@ -347,9 +357,10 @@ class FastformerForCausalLM(PreTrainedModel, GenerationMixin):
             cache = None  # layers run twice
         elif cache is None and (self.config.use_cache if use_cache is None else use_cache):
             cache = FastformerCache(self.config)
-        position_ids = self.positions(T, cache.position if cache else 0, attention_mask, position_ids)
         mask = None if attention_mask is None else attention_mask[:, -T:]
-        x = x + self.fastformer_model.position_embeddings(position_ids)
+        if self.config.positions == "learned":
+            position_ids = self.positions(T, cache.position if cache else 0, attention_mask, position_ids)
+            x = x + self.fastformer_model.position_embeddings(position_ids)
         x = F.dropout(x, self.config.dropout, self.training)
         hidden = [x]
         for i, layer in enumerate(self.fastformer_model.decoders):

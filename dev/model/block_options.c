@@ -66,14 +66,14 @@ void plan_choose_blocks(TransformerPlan *p, const Options *options, ActivationKi
     prepare_attention(p, options);
 }
 
-bool plan_has_usual_blocks(const TransformerPlan *p, ActivationKind gelu) {
-    bool changed = false;
+bool plan_has_usual_blocks(const TransformerPlan *p, ActivationKind gelu, unsigned positions) {
+    bool changed = !(positions >> p->positions & 1);
     for (size_t l = 0; l < p->size.layers; l++) {
         const AttentionPlan *a = &p->layers[l].attention;
-        changed |= a->prepares || a->scores != attention_types[a->kind].usual;
+        changed |= a->groups != p->size.heads || a->scores != attention_types[a->kind].usual;
     }
-    return !p->rms && p->epsilon == NORM_EPSILON && p->positions == POSITIONS_LEARNED &&
-           p->activation == gelu && p->inner == 4 * p->size.channels && !p->untied && !changed;
+    return !p->rms && p->epsilon == NORM_EPSILON && p->activation == gelu &&
+           p->inner == 4 * p->size.channels && !p->untied && !changed;
 }
 
 NormParameters plan_add_norm(const TransformerPlan *plan, ParameterTable *table, const char *name,

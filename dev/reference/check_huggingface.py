@@ -235,26 +235,26 @@ def load_fastformer(directory):
     return AutoModelForCausalLM.from_pretrained(directory, trust_remote_code=True).eval()
 
 
-def check_fastformer(root, data, tokens, pool):
-    trainer, output, saved = "train_fastformer", f"{root}/{pool}", f"{root}/{pool}_saved"
-    shape = ("-L", "3", "-C", "48", "-H", "4", "-t", str(LENGTH), "-b", "8", "--windows", "4,7,global", "--pool", pool)
+def check_fastformer(root, data, tokens, name, *options):
+    trainer, output, saved = "train_fastformer", f"{root}/{name}", f"{root}/{name}_saved"
+    shape = ("-L", "3", "-C", "48", "-H", "4", "-t", str(LENGTH), "-b", "8", "--windows", "4,7,global", *options)
     run("-i", data, "-o", output, *shape, "-x", "60", "-l", "1e-2", "-v", "20", trainer=trainer)
     model = load_fastformer(output)
     text = our_text(f"{output}/best.safetensors", data, trainer)
-    compare(f"Fastformer, {pool}, trained here", model, tokens, min(our_loss(output)), text)
+    compare(f"Fastformer, {name}, trained here", model, tokens, min(our_loss(output)), text)
     start = torch.tensor([[END, *PROMPT]])
     with torch.no_grad():
         whole = model.generate(start, do_sample=False, max_length=LENGTH)[0, 1:]
-    report(f"Fastformer, {pool}: generate()", is_text(text, bytes(whole.tolist())), f"{len(whole)} bytes")
+    report(f"Fastformer, {name}: generate()", is_text(text, bytes(whole.tolist())), f"{len(whole)} bytes")
     model.train()
     model(start, labels=start).loss.backward()
     gradients = [parameter.grad is not None for parameter in model.parameters()]
-    report(f"Fastformer, {pool}: every parameter has a gradient", all(gradients), f"{len(gradients)} parameters")
+    report(f"Fastformer, {name}: every parameter has a gradient", all(gradients), f"{len(gradients)} parameters")
     model.save_pretrained(saved)
     weights = f"{saved}/model.safetensors"
     run("-e", weights, "-i", data, "-o", f"{saved}/run", "-x", "1", "-l", "0", trainer=trainer)
     text = our_text(weights, data, trainer)
-    compare(f"Fastformer, {pool}, saved by transformers", model.eval(), tokens, our_loss(f"{saved}/run")[-1], text)
+    compare(f"Fastformer, {name}, saved by transformers", model.eval(), tokens, our_loss(f"{saved}/run")[-1], text)
 
 
 def main():
@@ -266,8 +266,10 @@ def main():
         check_llmc_shards(root)
         check_directory(root)
         check_export(root, data, tokens)
-        for pool in "normalised", "rotated":
-            check_fastformer(root, data, tokens, pool)
+        check_fastformer(root, data, tokens, "published")
+        check_fastformer(root, data, tokens, "rotated", "--pool", "rotated", "--positions", "none")
+        hybrid = ("--attention", "additive*2+softmax", "--pool", "rotated", "--positions", "rotary", "--rotary-base", "100")
+        check_fastformer(root, data, tokens, "hybrid", *hybrid)
     print(f"{sum(results)} passed, {len(results) - sum(results)} failed")
     return 0 if all(results) else 1
 
