@@ -180,7 +180,7 @@ $(TRAINER_TESTS): %: $(DOUBLE)/bin/% $(FLOAT)/bin/%
 
 # Less than a minute of training on the project's own source, and what the model makes of it.
 shown = echo '$(1)' && $(1)
-FIRST := ./train_fastformer -o runs/first --minutes 0.75 -v 100
+FIRST := ./train_fastformer -o runs/first --preset hybrid --dropout 0 --minutes 0.75 -v 100
 run: train_fastformer
 	@cd "$(HERE)" && if [ -e runs/first/log.jsonl ]; then $(call shown,$(FIRST) -y); \
 	else $(call shown,$(FIRST)); fi && \

@@ -1423,8 +1423,8 @@ PRECISION = {
 FAIR_ATTENTION = {
     "additive": ("additive", "--attention additive --windows {},global", 4),
     "additive-raw": (
-        "additive, raw pooling, rescale 5",
-        "--attention additive --windows {},global --pool raw --rescale 5",
+        "additive, raw",
+        "--attention additive --windows {},global --pool raw --rescale 2",
         4,
     ),
     "rotated": ("additive, rotated", "--attention additive --windows {},global --pool rotated", 4),
@@ -1433,6 +1433,11 @@ FAIR_ATTENTION = {
     "3additive-softmax": (
         "3 additive, softmax",
         "--attention additive*3+softmax --windows {},global",
+        3,
+    ),
+    "3raw-softmax": (
+        "3 additive raw, softmax",
+        "--attention additive*3+softmax --windows {},global --pool raw --rescale 2",
         3,
     ),
     "3rotated-softmax": (
@@ -1461,18 +1466,19 @@ FAIR_BLOCKS = {
     "published": ("", 2),
     "today": ("--norm rms --ffn swiglu", 3),
 }
-FAIR_WINDOWS = "2,4,8"  # better than 4,8,16 for the hybrids, and as good for softmax
+FAIR_WINDOWS = "2,4,8"  # better than 4,8,16 for hybrids, and as good for softmax
 FAIR_RATES = {"adamw": 5e-4, "muon": 2.5e-3}  # the lowest of those tried
 
 
-def fair_model(attention, blocks, channels, windows=FAIR_WINDOWS):
-    """The options of a model of four layers. Where a layer is additive and does not rotate, positions
-    are learned: with rotary ones, which only softmax rotates, it would see its window in no order.
+def fair_model(attention, blocks, channels, windows=FAIR_WINDOWS, learned=False):
+    """The options of a model of four layers. Today's blocks have rotary positions where softmax reads
+    them; additive attention alone learns them where it pools as published. learned: so do hybrids.
     """
     _, options, without = FAIR_ATTENTION[attention]
     more, matrices = FAIR_BLOCKS[blocks]
-    if blocks == "today" and ("additive" not in options or "rotated" in options):
-        more += " --positions " + ("rotary" if "softmax" in options else "none")
+    reads = "softmax" in options and not (learned and "additive" in options)
+    if blocks == "today" and (reads or "--pool" in options):
+        more += " --positions " + ("rotary" if reads else "none")
     inner = round((8 + without / 4) * channels / matrices / 16) * 16
     return f"{options.format(windows)} {more} --ffn-size {inner}"
 
@@ -1637,12 +1643,12 @@ RECALL_ATTENTION = {
     arm: FAIR_ATTENTION[arm]
     for arm in (
         "additive",
-        "rotated",
         "softmax",
         "softmax-windows",
         "3additive-softmax",
-        "3rotated-softmax",
         "softmax-3additive",
+        "3raw-softmax",
+        "3rotated-softmax",
     )
 }
 # {what is asked: tokens of a sequence}
@@ -1666,7 +1672,10 @@ def recall_settings(c, data, meta):
 
 def recall_command(arm, value, c):
     length, channels = RECALL_TASKS[value], 32 if c.quick else 64
-    model = fair_model(arm, "today", channels, "4,8,16")
+    if "raw" in arm or "rotated" in arm:
+        model = fair_model(arm, "today", channels)
+    else:  # these were run first
+        model = fair_model(arm, "today", channels, "4,8,16", learned=True)
     return f"./train_fastformer {model} -i recall:{value} -t {length} -b {2048 // length}"
 
 

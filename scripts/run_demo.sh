@@ -72,9 +72,10 @@ settings="text $(cksum <"$file"), $minutes minutes"
     fail "$out/settings: the run next to it has other settings; choose another directory"
 echo "$settings" >"$out/settings"
 set -- "$file"
-recipe=
+recipe='--preset hybrid'
+[ "$size" -ge 200000 ] || recipe='--preset tiny'
 if [ -n "$nanogpt" ]; then
-    recipe='--config scripts/presets/nanogpt.json'
+    recipe="$recipe --batch 4 --dropout 0 -v 400"
     head -c 1003854 "$file" >"$out/train.txt" # nine tenths of its characters
     tail -c +1003855 "$file" >"$out/val.txt"
     set -- --train "$out/train.txt" --val "$out/val.txt"

@@ -11,8 +11,8 @@
 // clang-format off
 static const Option rows[] = {
     {.name = OPT_PRESET, .kind = OPTION_CHOICE, .scope = OPTION_TRAINING, .value = "NAME",
-     .initial = "auto", .choices = "auto|tiny|small|published", .group = "Training",
-     .help = "recipe of new models"},
+     .initial = "auto", .choices = "auto|tiny|small|hybrid|published", .group = "Training",
+     .help = "recipe"},
     {.name = OPT_PROMPT, .kind = OPTION_TEXT, .value = "TEXT", .group = "Generation",
      .help = "continue TEXT with -e's weights; -: standard input"},
     {.letter = 's', .name = OPT_SAMPLE_EVERY, .kind = OPTION_INTEGER, .scope = OPTION_HABIT,

@@ -108,6 +108,11 @@ run hybrid $hybrid -x 8 && run hybrids $hybrid -x 4 &&
     grep -qF '"attention":["additive","additive","additive","softmax"]' hybrid/config.json && "$trainer" -e hybrid --prompt The -g 20 2>err | grep -q '^The'
 ok "additive*3+softmax:16: 4 steps, then 4 more, are the same bytes, which write text"
 
+"$trainer" -i bytes -o preset --preset hybrid -C 16 -H 2 -b 2 -t 32 -x 2 -v 1 -m 1 >out 2>&1 &&
+    grep -q '"attention":"additive\*3+softmax","windows":"2,4,8,global","rescale":2' preset/log.jsonl &&
+    grep -q '"positions":"rotary"' preset/config.json && grep -q '"pool":"raw"' preset/config.json
+ok "--preset hybrid"
+
 # ---- Muon
 run muon -x 20 --optimizer muon -k constant -n 10 && run halves -x 10 --optimizer muon -k constant -n 10 &&
     run halves -x 20 -n 10 -y && cmp muon/step_00000020.safetensors halves/step_00000020.safetensors &&

@@ -6,6 +6,7 @@
 
 EMBED(preset_tiny, "scripts/presets/tiny.json");
 EMBED(preset_small, "scripts/presets/small.json");
+EMBED(preset_hybrid, "scripts/presets/hybrid.json");
 
 typedef struct {
     const char *name;
@@ -14,7 +15,9 @@ typedef struct {
 
 // The published recipe is the defaults, and needs no file.
 static void take(Options *options, const char *name) {
-    const Preset presets[] = {{"tiny", EMBEDDED(preset_tiny)}, {"small", EMBEDDED(preset_small)}};
+    const Preset presets[] = {{"tiny", EMBEDDED(preset_tiny)},
+                              {"small", EMBEDDED(preset_small)},
+                              {"hybrid", EMBEDDED(preset_hybrid)}};
     for (size_t i = 0; i < sizeof(presets) / sizeof(*presets); i++)
         if (strcmp(presets[i].name, name) == 0)
             options_take_json(options, presets[i].text, "--preset");
