@@ -1627,7 +1627,7 @@ FAIR = {
         for attention, (name, _, _) in FAIR_ATTENTION.items()
     },
     "command": fair_command,
-    "thin": 200,  # steps: nothing is drawn of them
+    "thin": 1600,  # steps: nothing is drawn of them, and there are hundreds of runs
     "values": ("rate", ["1", "2", "4", "8"]),
     "value_options": lambda rate: "",
     "settings": fair_settings,
