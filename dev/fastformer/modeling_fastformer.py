@@ -44,8 +44,9 @@ class FastformerConfig(PretrainedConfig):
 
     def __init__(self, vocab_size=32000, hidden_size=128, n_layer=6, n_heads=4, n_positions=2048, window_sizes=None,
                  attention=None, rescale=10.0, eps_denominator=1e-5, pool="normalised", positions="learned",
-                 rotary_base=10000.0, dropout=0.1, padding_token=-1, initializer_range=0.02, use_cache=True, use_local_att=True, tie_word_embeddings=True,
-                 pad_token_id=None, bos_token_id=None, eos_token_id=None, **kwargs):
+                 rotary_base=10000.0, dropout=0.1, padding_token=-1, initializer_range=0.02, use_cache=True,
+                 use_local_att=True, tie_word_embeddings=True, pad_token_id=None, bos_token_id=None,
+                 eos_token_id=None, **kwargs):
         self.vocab_size = vocab_size
         self.hidden_size = hidden_size
         self.n_layer = kwargs.pop("num_hidden_layers", n_layer)
