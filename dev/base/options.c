@@ -729,6 +729,16 @@ void options_to_metadata(const Options *options, OptionScope scope, Metadata **r
     }
 }
 
+// Whether both say the same: lists are stored with spaces, which few type.
+static bool same_text(const char *a, const char *b) {
+    for (;; a++, b++) {
+        while (*a == ' ') a++;
+        while (*b == ' ') b++;
+        if (*a != *b) return false;
+        if (!*a) return true;
+    }
+}
+
 // Takes over what PATH has of an option, which `source` names, unless the user may say otherwise
 // and does.
 static void take_stored(Entry *entry, const char *stored, const char *path, const char *source,
@@ -744,7 +754,7 @@ static void take_stored(Entry *entry, const char *stored, const char *path, cons
     }
     set_from(&theirs, options_name(row->name), stored, source);
     const bool demands = entry->given && strcmp(entry->text, "auto") != 0;
-    const bool differs = demands && strcmp(entry->text, theirs.text) != 0;
+    const bool differs = demands && !same_text(entry->text, theirs.text);
     if (row->scope == OPTION_HABIT && entry->given) {
         free(entry->was);
         entry->was = differs ? theirs.text : NULL;

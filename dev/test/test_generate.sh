@@ -155,6 +155,11 @@ fails 1 "the model has 64 positions" "$trainer" -e bpe --prompt-file text --beyo
     grep -q '"n_positions":128' longer/config.json
 ok "-t larger: positions are interpolated"
 fails 1 "the model has 64 positions" "$trainer" -e bpe -t 128 --eval val
+train without -i data -x 1 -m 1 --attention additive+softmax --windows 2,global --positions none &&
+    "$trainer" -e without -t 128 -m 1 --eval val --json >out && [ "$(grep -c val_loss out)" -eq "$(grep -c '' out)" ]
+ok "--eval of longer sequences, where positions are not learned"
+"$trainer" -e without -o listed -x 1 -m 1 -t 64 --windows 2,global >out 2>&1
+ok "--windows as those of -e"
 
 # ---- the perplexity of any text
 "$tokenize" -o halves --model bpe/tokenizer.json --train text --val source --test source >out 2>&1

@@ -128,14 +128,16 @@ static int64_t known_positions(const Safetensors *weights) {
     return weights ? safetensors_integer(weights, "n_positions", 1, 1 << 28) : 0;
 }
 
-// Weights that are trained on take longer sequences where the user asks for them.
-static void extend_positions(const Options *options, const ModelType *type, Safetensors *weights) {
+// Weights take longer sequences where the user asks for them: those that are trained on, and those
+// that have not learned their positions.
+static void extend_positions(const Options *options, const ModelType *type, Safetensors *weights,
+                             bool trains) {
     const OptionName option = type->task->length;
     const int64_t wanted = options_given(options, option) ? options_integer(options, option) : 0;
     const long long positions = known_positions(weights);
     const bool learned =
         type->position_embedding && safetensors_find(weights, type->position_embedding);
-    if (wanted <= positions) return;
+    if (wanted <= positions || (learned && !trains)) return;
     if (options_integer(options, OPT_AVERAGE) > 0)
         fail("--%s %lld: the model has %lld positions, and --average makes no more; train with the "
              "mean "
@@ -143,6 +145,7 @@ static void extend_positions(const Options *options, const ModelType *type, Safe
              "then on from that run",
              options_name(option), (long long)wanted, positions);
     checkpoint_extend_positions(weights, type, wanted);
+    if (!trains) return; // what is printed then is the result alone
     char *line = format_string("%s: its %lld positions %s to %lld", weights->file.path, positions,
                                learned ? "are interpolated" : "are extended", (long long)wanted);
     log_table(line, NULL, 0);
@@ -161,7 +164,7 @@ static void add_unsaid(Safetensors *state) {
 static void adopt_options(Options *options, const ModelType *type, const Checkpoint *checkpoint,
                           bool trains) {
     checkpoint_check_type(checkpoint->weights, type);
-    if (trains && !checkpoint->state) extend_positions(options, type, checkpoint->weights);
+    if (!checkpoint->state) extend_positions(options, type, checkpoint->weights, trains);
     options_from_metadata(options, OPTION_MODEL, checkpoint->weights,
                           "drop the option or train a new model");
     type->facts(options, checkpoint->weights->file.path);
