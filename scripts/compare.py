@@ -167,6 +167,7 @@ class Comparison:
         self.settings, self.rows, self.failed, self.total = {}, [], [], 0
         if "choose" in self.experiment:
             self.experiment["choose"](self)
+        self.all = self.arms, self.values
         self.arms = {arm: self.arms[arm] for arm in chosen("--arms", self.arms, arguments.arms)}
         if self.value_name:
             self.values = chosen("--values", self.values, arguments.values)
@@ -238,7 +239,8 @@ class Comparison:
 
     def plan(self):
         """All runs. An experiment that is tuned has its first seed at every value; the others
-        follow, once these are finished, at each arm's best one."""
+        follow, once these are finished, at each arm's best one. What begins with another run's
+        weights follows once these are there."""
         first = self.experiment.get("first_seed", 1)
         for data in self.settings:
             for seed in range(first, first + self.seed_count):
@@ -246,7 +248,19 @@ class Comparison:
                     for arm in self.arms:
                         tuned = self.experiment.get("tuned") and seed > first
                         if not tuned or self.best_value(data, arm) == value:
-                            yield self.planned(data, arm, value, seed)
+                            run = self.planned(data, arm, value, seed)
+                            if self.log_of(run) or self.can_begin(run):
+                                yield run
+
+    def before(self, data, arm, value, seed):
+        """The directory of the run whose weights this one begins with, if there is one."""
+        earlier = self.experiment.get("after", {}).get(value)
+        name = self.below("", data, f"{arm}-{earlier}-seed-{seed}")
+        return earlier and os.path.join(self.out, name)
+
+    def can_begin(self, run):
+        before = self.before(run.data, run.arm, run.value, run.seed)
+        return not before or self.is_finished(before)
 
     def best_value(self, data, arm):
         """That of the arm's lowest validation loss, of its first seeds; None until all of them are
@@ -280,6 +294,9 @@ class Comparison:
             command += ["--offsets", "fixed"]  # as the kept runs
         if value is not None:
             command += self.experiment["value_options"](value).split()
+        before = self.before(data, arm, value, seed)
+        if before:
+            command += ["-e", before]
         name = f"{arm}{'' if value is None else f'-{value}'}-seed-{seed}"
         cost = self.experiment.get("cost", lambda arm, value: arm)(arm, value)
         return Run(
@@ -288,15 +305,19 @@ class Comparison:
 
     def log_of(self, run):
         """The log of a run that is finished; None of one that is not."""
-        path = os.path.join(self.out, run.name, "log.jsonl")
-        if os.path.isfile(os.path.join(self.out, run.name, "diverged")):
+        directory = os.path.join(self.out, run.name)
+        path = os.path.join(directory, "log.jsonl")
+        if os.path.isfile(os.path.join(directory, "diverged")) or self.is_finished(directory):
             return path
-        if os.path.isfile(path):
-            with open(path, encoding="utf-8") as file:
-                if self.experiment.get("done", '"test_loss"') in file.read():
-                    return path
         kept = self.keep and os.path.join(self.keep, f"{run.name}.jsonl")
         return kept if kept and os.path.isfile(kept) else None
+
+    def is_finished(self, directory):
+        path = os.path.join(directory, "log.jsonl")
+        if not os.path.isfile(path):
+            return False
+        with open(path, encoding="utf-8") as file:
+            return self.experiment.get("done", '"test_loss"') in file.read()
 
     def is_kept(self, run):
         return self.keep and os.path.isfile(os.path.join(self.keep, f"{run.name}.jsonl"))
@@ -500,6 +521,15 @@ def collect(c):
         c.rows.append(row)
     if not c.rows:
         raise Error(f"{c.keep or c.out}: no run is finished")
+    own, (arms, values) = set(map(key_of, c.rows)), c.all
+    c.others = [
+        row
+        for key, row in known.items()
+        if key not in own
+        and row["data"] in c.data
+        and row["arm"] in arms
+        and (row["value"] or None) in values
+    ]
     for arm, pattern in c.experiment.get("borrowed", {}).items():
         borrow(c, arm, pattern)
     if "collect" in c.experiment:
@@ -538,7 +568,8 @@ def write_csv(path, names, rows):
 
 
 def write_tables(c, directory):
-    """runs.csv: one line per run; results.csv: one per arm; layers.csv: one per layer of a run."""
+    """runs.csv: one line per run, also of arms that this call was not asked for; results.csv: one
+    per arm; layers.csv: one per layer of a run."""
     several = len(c.experiment["data"]) > 1
     names = (
         (["data"] if several else [])
@@ -548,7 +579,16 @@ def write_tables(c, directory):
     )
     keys = [c.value_name and "value" if name == c.value_name else name for name in names]
     columns = [*c.experiment["measures"], *c.experiment.get("texts", ()), "machine", "diverged"]
-    own = [row for row in c.rows if row["arm"] in c.arms]
+    arms, values = c.all
+    own = sorted(
+        [row for row in c.rows if row["arm"] in c.arms] + c.others,
+        key=lambda r: (
+            c.data.index(r["data"]),
+            r["seed"],
+            values.index(r["value"] or None),
+            list(arms).index(r["arm"]),
+        ),
+    )
     write_csv(
         os.path.join(directory, "runs.csv"),
         names + columns,

@@ -7,12 +7,14 @@ values                    (name, list): each arm at each of these; value_options
 command(arm, value, c)    the trainer, and the options that make the arm
 settings(c, data, meta)   (options of all arms, updates, evaluations on the way)
 done                      part of what a trainer writes last into its log
+after                     {value: value}: what begins with the weights of which earlier run
 diverges                  a run whose updates are not finite is a result, not a failure
 measures                  columns of runs.csv, of what logs.measure() knows
 report(c), plots(c)       lines of Markdown; (name, panels, title) of plot.draw()
 """
 
 import csv
+import json
 import math
 import os
 import shutil
@@ -623,8 +625,8 @@ def speedrun_settings(c, data, meta):
     steps = 60 if c.quick else 4800
     return (
         (
-            "--windows auto -L 3 -C 128 -H 4 -t 256 -b 4 --dropout 0 --optimizer muon -l 1e-2 "
-            f"-k linear -u 200 -v {steps // 6}"
+            "-L 3 -C 128 -H 4 --windows 2,4,global --positions rotary -t 256 -b 4 --dropout 0 "
+            f"--optimizer muon -l 1e-2 -k linear -u 200 -v {steps // 6}"
         ),
         steps,
         6,
@@ -633,7 +635,7 @@ def speedrun_settings(c, data, meta):
 
 def speedrun_report(c):
     data = "wikitext2-words"
-    own = [row for row in c.rows if row["arm"] == "speedrun"]
+    own = [row for row in c.rows if row["arm"] != "published"]
     clock = ", ".join(f"{row['seconds'] / 60:.1f}" for row in own if row.get("seconds"))
 
     def minutes(rows):
@@ -652,7 +654,7 @@ def speedrun_report(c):
                 ("test bits per byte", column("test_bpb")),
             ],
             head="recipe",
-            arms=["published", "speedrun"],
+            arms=["published", *c.arms],
         ),
         *differences(
             c, "test_word_ppl", "test perplexity per word", lambda arm: "published", paired=False
@@ -669,7 +671,7 @@ def speedrun_report(c):
 
 
 def speedrun_plots(c):
-    labels = {"published": "published recipe, 25 epochs", "speedrun": "speedrun, 2.4 epochs"}
+    labels = {"published": "published recipe, 25 epochs", **c.arms}
     curves = [
         {
             "label": label,
@@ -698,14 +700,17 @@ SPEEDRUN = {
     "about": (
         "Time to quality: the test perplexity per word that the published recipe has after 25 "
         "epochs of WikiText-2 (run_wikitext2.sh, growing windows), in as few minutes as the best "
-        "recipe found takes. It has words as tokens, three layers, Muon, 20 times the learning "
-        "rate, a quarter of the tokens an update, short contexts and no dropout."
+        "recipe found takes. It has words as tokens, two additive layers that pool raw vectors in "
+        "windows of 2 and 4 tokens and then one of softmax, Muon, 20 times the learning rate, a "
+        "quarter of the tokens per update, short contexts and no dropout. And the same with softmax "
+        "in every layer."
     ),
     "quick": "60 updates, one seed, a minute: far from the mark",
     "data": ["wikitext2-words"],
     "programs": ["train_fastformer"],
-    "arms": {"speedrun": "speedrun"},
-    "command": lambda arm, value, c: "./train_fastformer",
+    "arms": {"speedrun": "speedrun, 2.4 epochs", "softmax": "softmax in the same windows"},
+    "command": lambda arm, value, c: "./train_fastformer --attention "
+    + ("softmax" if arm == "softmax" else "additive*2+softmax --pool raw --rescale 2"),
     "borrowed": {"published": "dev/results/wikitext2/fastformer-windowed-seed-*.jsonl"},
     "settings": speedrun_settings,
     "measures": "val_word_ppl test_word_ppl test_bpb steps ms seconds".split(),
@@ -1420,16 +1425,17 @@ PRECISION = {
 
 # (name, options with {} for three windows, how many of the four layers have no output projection of
 # C x C: the feed-forward network is wider by as much, so that all arms have as many parameters)
+RAW = "--pool raw --rescale 2"
 FAIR_ATTENTION = {
     "additive": ("additive", "--attention additive --windows {},global", 4),
-    "additive-raw": (
-        "additive, raw",
-        "--attention additive --windows {},global --pool raw --rescale 2",
-        4,
-    ),
-    "rotated": ("additive, rotated", "--attention additive --windows {},global --pool rotated", 4),
+    "additive-raw": ("additive, raw", f"--attention additive --windows {{}},global {RAW}", 4),
     "softmax": ("softmax", "--attention softmax --windows global", 0),
     "softmax-windows": ("softmax, windows", "--attention softmax --windows {},global", 0),
+    "softmax-windows-nope": (
+        "softmax, windows; no positions",
+        "--attention softmax --windows {},global --positions none",
+        0,
+    ),
     "3additive-softmax": (
         "3 additive, softmax",
         "--attention additive*3+softmax --windows {},global",
@@ -1437,27 +1443,27 @@ FAIR_ATTENTION = {
     ),
     "3raw-softmax": (
         "3 additive raw, softmax",
-        "--attention additive*3+softmax --windows {},global --pool raw --rescale 2",
+        f"--attention additive*3+softmax --windows {{}},global {RAW}",
         3,
     ),
-    "3rotated-softmax": (
-        "3 additive rotated, softmax",
-        "--attention additive*3+softmax --windows {},global --pool rotated",
+    "3raw-softmax-nope": (
+        "3 additive raw, softmax; no positions",
+        f"--attention additive*3+softmax --windows {{}},global {RAW} --positions none",
         3,
     ),
-    "softmax-3additive": (
-        "softmax, 3 additive",
-        "--attention softmax+additive*3 --windows global,{}",
+    "softmax-3raw": (
+        "softmax, 3 additive raw",
+        f"--attention softmax+additive*3 --windows global,{{}} {RAW}",
         3,
     ),
-    "3additive-window": (
-        "3 additive, softmax of 256",
-        "--attention additive*3+softmax:256 --windows {},global",
+    "3raw-window": (
+        "3 additive raw, softmax of 256",
+        f"--attention additive*3+softmax:256 --windows {{}},global {RAW}",
         3,
     ),
-    "window-3additive": (
-        "softmax of 256, 3 additive",
-        "--attention softmax:256+additive*3 --windows global,{}",
+    "window-3raw": (
+        "softmax of 256, 3 additive raw",
+        f"--attention softmax:256+additive*3 --windows global,{{}} {RAW}",
         3,
     ),
 }
@@ -1470,17 +1476,16 @@ FAIR_WINDOWS = "2,4,8"  # better than 4,8,16 for hybrids, and as good for softma
 FAIR_RATES = {"adamw": 5e-4, "muon": 2.5e-3}  # the lowest of those tried
 
 
-def fair_model(attention, blocks, channels, windows=FAIR_WINDOWS, learned=False):
+def fair_model(attention, blocks, channels):
     """The options of a model of four layers. Today's blocks have rotary positions where softmax reads
-    them; additive attention alone learns them where it pools as published. learned: so do hybrids.
-    """
+    them; additive attention alone learns them where it pools as published."""
     _, options, without = FAIR_ATTENTION[attention]
     more, matrices = FAIR_BLOCKS[blocks]
-    reads = "softmax" in options and not (learned and "additive" in options)
-    if blocks == "today" and (reads or "--pool" in options):
+    reads = "softmax" in options
+    if blocks == "today" and "--positions" not in options and (reads or "--pool" in options):
         more += " --positions " + ("rotary" if reads else "none")
     inner = round((8 + without / 4) * channels / matrices / 16) * 16
-    return f"{options.format(windows)} {more} --ffn-size {inner}"
+    return f"{options.format(FAIR_WINDOWS)} {more} --ffn-size {inner}"
 
 
 def fair_choose(c):
@@ -1490,11 +1495,11 @@ def fair_choose(c):
 
 
 def fair_size(c):
-    """Channels of the models, tokens of an update, updates; Tiny Shakespeare is too small for more
-    than 128 channels."""
+    """Channels of the models, tokens of an update, updates: as many tokens at each length."""
     if c.quick:
         return 64, 1024, 40
-    return (128, 2048, 1600) if c.data == ["tinyshakespeare"] else (256, 8192, 2500)
+    tokens = max(2048, c.arguments.length)
+    return 128, tokens, 1600 * 2048 // tokens
 
 
 def fair_settings(c, data, meta):
@@ -1602,8 +1607,8 @@ FAIR = {
     "flags": [
         (
             "--data",
-            "what is learnt: tinyshakespeare (by bytes; models of 128 channels, hours on two "
-            "cores), wikitext2, wikitext2-words or linux (linux; 256 channels, for a GPU)",
+            "what is learnt: tinyshakespeare (by bytes), wikitext2, wikitext2-words or linux "
+            "(linux)",
             {
                 "choices": ["tinyshakespeare", "wikitext2", "wikitext2-words", "linux"],
                 "default": "linux",
@@ -1643,91 +1648,143 @@ RECALL_ATTENTION = {
     arm: FAIR_ATTENTION[arm]
     for arm in (
         "additive",
+        "additive-raw",
         "softmax",
         "softmax-windows",
+        "softmax-windows-nope",
         "3additive-softmax",
-        "softmax-3additive",
         "3raw-softmax",
-        "3rotated-softmax",
+        "3raw-softmax-nope",
+        "softmax-3raw",
     )
 }
-# {what is asked: tokens of a sequence}
+# {what is learnt: tokens of a sequence}
 RECALL_TASKS = {
-    **{f"pairs={pairs},vocab=1024": max(64, 4 * pairs) for pairs in (8, 16, 64)},
-    "passkey": 256,
+    "pairs=8,vocab=1024": 64,
+    "pairs=4-64,vocab=1024": 256,
+    "passkey": 64,
     "copy": 64,
     "parity": 64,
+}
+# {what is learnt: (what is asked of the trained model, tokens of a sequence, how many sequences)}
+RECALL_SIZES = {
+    "pairs=4-64,vocab=1024": [
+        *((f"pairs={pairs},vocab=1024", 256, 256) for pairs in (4, 8, 16, 32, 64)),
+        ("pairs=128,vocab=1024", 512, 256),
+    ],
+    "passkey": [
+        *(("passkey", length, 100) for length in (64, 256, 1024, 4096)),
+        *((f"passkey={depth}", 16384, 20) for depth in (0, 50, 100)),
+        ("passkey", 65536, 20),
+    ],
 }
 
 
 def recall_settings(c, data, meta):
-    steps, channels = (40, 32) if c.quick else (4000, 64)
+    steps, channels = (40, 32) if c.quick else (2000, 64)
     return (
         f"-L 4 -C {channels} -H 2 --dropout 0 --optimizer muon -l 1e-2 -k cosine -u {steps // 20} "
-        f"-v {steps // 6}",
+        f"-v {steps // 8}",
         steps,
-        6,
+        8,
     )
 
 
 def recall_command(arm, value, c):
-    length, channels = RECALL_TASKS[value], 32 if c.quick else 64
-    if "raw" in arm or "rotated" in arm:
-        model = fair_model(arm, "today", channels)
-    else:  # these were run first
-        model = fair_model(arm, "today", channels, "4,8,16", learned=True)
+    length, model = RECALL_TASKS[value], fair_model(arm, "today", 32 if c.quick else 64)
+    model = "" if value in RECALL["after"] else model  # which the weights say
     return f"./train_fastformer {model} -i recall:{value} -t {length} -b {2048 // length}"
 
 
+def recall_collect(c):
+    """Asks the trained models for more and for less than they were trained on."""
+    if c.report_only:
+        return
+    for row in c.rows:
+        run = os.path.join(c.out, f"{row['arm']}-{row['value']}-seed-{row['seed']}")
+        if not os.path.isfile(os.path.join(run, "best.safetensors")):
+            continue
+        for task, length, count in RECALL_SIZES.get(row["value"], []):
+            key = f"{task.partition(',')[0]} of {length}"
+            if row.get(key) is None:
+                asked = subprocess.run(
+                    f"./train_fastformer{'cu' if c.gpu else ''} -e {run} --eval test --json "
+                    f"-i recall:{task} -t {length} -b 1 -m {4 if c.quick else count}".split(),
+                    capture_output=True,
+                    text=True,
+                )
+                if asked.returncode:
+                    raise Error(f"{run}: {asked.stderr.strip()}")
+                row[key] = json.loads(asked.stdout)["test_accuracy"]
+
+
 def recall_report(c):
-    return [
-        f"{recipe(c, 'recall')}; {machines(c.rows)}. Share of the answers that are right, on 1,024 "
+    lines = [
+        f"{recipe(c, 'recall')}; {machines(c.rows)}. Share of the answers that are right, on "
         "sequences that were not trained on; mean ± standard deviation over seeds. pairs: "
         "multi-query associative recall of so many pairs, as Zoology defines it, of 1,024 tokens; "
         "in sequences of "
         + ", ".join(f"{length} ({task.partition(',')[0]})" for task, length in RECALL_TASKS.items())
-        + " tokens, 2,048 an update. Guesses would be right for 0.002 of the pairs, 0.001 of the "
-        "passkeys, 0.016 of the copied tokens and half of parity.",
+        + " tokens, 2,048 per update. pairs=4-64 begins with the weights that pairs=8 ended with. "
+        "Guesses would be right for 0.002 of the pairs, 0.001 of the passkeys, 0.016 of the copied "
+        "tokens and half of parity.",
         "",
         *grid(c, [("{}", column("test_accuracy"))]),
-        *machine_list(c),
-        "",
-        "![accuracy](accuracy_by_task.png)",
     ]
+    for value in [value for value in c.values if value in RECALL_SIZES]:
+        keys = recall_keys(value)
+        lines += [
+            "",
+            f"Trained on {value} in sequences of {RECALL_TASKS[value]}, and asked for",
+            "",
+            *table(
+                ["", *keys],
+                [
+                    [arm, *(column(key)(rows_of(c, arm, value)) for key in keys)]
+                    for arm in c.arms
+                    if rows_of(c, arm, value)
+                ],
+            ),
+        ]
+    return [*lines, *machine_list(c), "", "![accuracy](accuracy_by_size.png)"]
+
+
+def recall_keys(value):
+    """The columns of what its models are asked."""
+    return [f"{task.partition(',')[0]} of {length}" for task, length, _ in RECALL_SIZES[value]]
 
 
 def recall_plots(c):
-    curves = []
-    for i, (arm, label) in enumerate(c.arms.items()):
-        points = []
-        for task, value in enumerate(c.values):
-            found = [r["test_accuracy"] for r in rows_of(c, arm, value)]
-            found = [accuracy for accuracy in found if accuracy is not None]
-            if found:
-                beside = 0.1 * (i - (len(c.arms) - 1) / 2)
-                points.append((task + beside, logs.mean(found), logs.spread(found) or 0))
-        curves.append({"label": label, "colour": i, "points": points, "line": "none"})
-    yield (
-        "accuracy_by_task",
-        [
+    panels = []
+    for value, sizes in RECALL_SIZES.items():
+        keys = recall_keys(value)
+        curves = []
+        for i, (arm, label) in enumerate(c.arms.items()):
+            rows, points = rows_of(c, arm, value), []
+            for place, key in enumerate(keys):
+                found = [row[key] for row in rows if row.get(key) is not None]
+                if found:
+                    points.append((place, logs.mean(found), logs.spread(found) or 0))
+            curves.append({"label": label, "colour": i, "points": points})
+        panels.append(
             {
-                "xlabel": "what is asked",
+                "title": value.partition(",")[0],
+                "xlabel": "what is asked, and tokens of the sequence",
                 "ylabel": "share of right answers",
-                "xticks": list(range(len(c.values))),
-                "xnames": [value.partition(",")[0] for value in c.values],
+                "xticks": list(range(len(keys))),
+                "xnames": [key.replace(" of ", "\n") for key in keys],
                 "curves": curves,
             }
-        ],
-        "What a model recalls of its context",
-    )
+        )
+    yield "accuracy_by_size", panels, "What a model recalls of its context"
 
 
 RECALL = {
     "title": "Recall",
     "about": (
         "What can a model recall of its context? Sequences generated from a seed: multi-query "
-        "associative recall of 8 to 64 pairs, a passkey, copying, parity; additive and softmax "
-        "attention, with windows and without, and hybrids of both."
+        "associative recall of 4 to 128 pairs, a passkey in up to 65,536 tokens, copying, parity; "
+        "additive and softmax attention, with windows and without, and hybrids of both."
     ),
     "quick": "40 updates of small models, one seed, a few minutes: nothing is learnt",
     "data": ["recall"],
@@ -1735,12 +1792,15 @@ RECALL = {
     "diverges": True,
     "arms": {arm: FAIR_ATTENTION[arm][0] for arm in RECALL_ATTENTION},
     "command": recall_command,
-    "thin": 400,  # steps: nothing is drawn of them, and there are 90 runs
+    "after": {"pairs=4-64,vocab=1024": "pairs=8,vocab=1024"},
+    "thin": 400,  # steps: nothing is drawn of them, and there are many runs
     "values": ("task", list(RECALL_TASKS)),
     "value_options": lambda task: "",
     "cost": lambda arm, task: task,
     "settings": recall_settings,
-    "measures": ["val_loss", "test_loss", "test_accuracy"],
+    "collect": recall_collect,
+    "measures": ["val_loss", "test_loss", "test_accuracy"]
+    + [key for value in RECALL_SIZES for key in recall_keys(value)],
     "report": recall_report,
     "plots": recall_plots,
 }

@@ -31,6 +31,10 @@ fake train_fastformer <<'END'
 command=$*
 while [ $# -gt 0 ]; do
     case $1 in
+    --eval)
+        echo '{"test_accuracy":0.25}'
+        exit
+        ;;
     -o) run=$2 ;;
     -x) steps=$2 ;;
     -S) seed=$2 ;;
@@ -65,6 +69,7 @@ cat >"$run/log.jsonl" <<LOG
 {"event":"statistics","step":$steps,"layer":1,"place":"residual","kurtosis":$seed.5,"max_abs":2}
 {"event":"statistics","step":$steps,"tensor":"h.0.boom.weight","kurtosis":0.25}
 LOG
+: >"$run/best.safetensors"
 exit 0
 END
 cp train_fastformer train_gpt2
@@ -127,6 +132,14 @@ for arm in additive additive-raw; do
     best=$(grep -o '"val_loss":[0-9.]*' tuned/"$arm-in"*-seed-1/log.jsonl | sort -t : -k 3,3 -g | sed -n "1s/-seed-1.*//p")
     check "$arm: the second seed at the rate of the lowest loss" [ -s "$best-seed-2/log.jsonl" ]
 done
+
+# ---- a run that begins with the weights of another
+check 'a model is asked for more than it was trained on' says 0 '| softmax | 0.2500 ' scripts/run_recall.sh --quick \
+    --arms softmax --values 'pairs*' --output begun
+check 'the second run begins with the weights of the first' [ "$(grep -c -e "-e [^ ]*begun/softmax-pairs=8,vocab=1024-seed-1" trained)" -eq 1 ]
+check 'and follows it' [ "$(tail -n 2 trained | grep -c 'begun/softmax-pairs=4-64')" -eq 1 ]
+check 'another arm' says 0 '| additive | - |' scripts/run_recall.sh --quick --arms additive --values copy --output begun
+check 'does not take the place of the first in runs.csv' [ "$(grep -c '^softmax,.*,0.25,' begun/runs.csv)" -eq 1 ]
 
 # ---- what a signal leaves
 : >trained
