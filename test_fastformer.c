@@ -73,7 +73,7 @@ static void test_window_sum(void) {
     check_window_sum(1000, 128, 2, 40, -1);
 }
 
-// ---- Pooling of x itself, and of rotated rows, against its definition -------
+// ---- Pooling of x itself against its definition -----------------------------
 // What pools normalised vectors is held against the model in one file (dev/fastformer/plain.c).
 
 // normal (D) = (x - mean) / (deviation + 1e-5)
@@ -97,27 +97,17 @@ static double score_plainly(const real *x, const real *weight, size_t D, bool pl
     return plain ? plain_score : rescaled;
 }
 
-// Element d of a row x (D), rotated by `distance` positions.
-static double rotated_plainly(const double *x, size_t d, size_t D, double distance) {
-    const size_t half = D / 2, pair = d % half;
-    const double angle = distance * pow(10000, -2 * (double)pair / (double)D);
-    return d < half ? x[d] * cos(angle) - x[d + half] * sin(angle)
-                    : x[d] * cos(angle) + x[pair] * sin(angle);
-}
-
-// Row i of g (T, D): of values (T, D) with these scores (T).
-static void check_row(const real *g, const double *values, const double *scores,
-                      const uint8_t *mask, size_t i, size_t first, size_t D, double sink,
-                      bool rotated) {
+// Row i of g (T, D): of x with these scores (T).
+static void check_row(const real *g, const real *x, const double *scores, const uint8_t *mask,
+                      size_t i, size_t first, size_t D, double sink) {
     double top = log(sink), total = 0, sum[64] = {0}, largest = 0;
     for (size_t j = first; j <= i; j++) top = mask[j] ? fmax(top, scores[j]) : top;
     for (size_t j = first; j <= i; j++) {
         const double e = mask[j] ? exp(scores[j] - top) : 0;
         total += e;
         for (size_t d = 0; d < D; d++) {
-            const double *x = values + j * D;
-            sum[d] += e * (rotated ? rotated_plainly(x, d, D, (double)j - (double)i) : x[d]);
-            largest = fmax(largest, fabs(x[d]));
+            sum[d] += e * (double)x[j * D + d];
+            largest = fmax(largest, fabs((double)x[j * D + d]));
         }
     }
     if (sink > 0) total += exp(log(sink) - top);
@@ -126,29 +116,23 @@ static void check_row(const real *g, const double *values, const double *scores,
 }
 
 static void check_pool(size_t T, size_t D, size_t window, bool plain, double spread, double sink,
-                       double padding, bool rotated) {
+                       double padding) {
     Random r = random_stream(12, RANDOM_TEST, (uint32_t)T, (uint32_t)window);
     const AttentionPlan plan = {.rescale = 10,
                                 .sink = sink,
-                                .pool_raw = !rotated,
+                                .pool_raw = true,
                                 .scores = plain ? SCORES_PLAIN : SCORES_RESCALED,
                                 .window = window};
     real *x = allocate(T * D, sizeof(real), "test"), *w = allocate(D, sizeof(real), "test"),
          *weight = allocate(D, sizeof(real), "test"), deviation;
     real *g = allocate(T * D, sizeof(real), "test"), *kept = allocate(T, sizeof(real), "test");
-    real *angles = allocate(T * D, sizeof(real), "test");
-    double *scores = allocate(T, sizeof(double), "test"),
-           *values = allocate(T * D, sizeof(double), "test");
+    double *scores = allocate(T, sizeof(double), "test");
     uint8_t *mask = allocate(T, 1, "test");
     for (size_t i = 0; i < T * D; i++) x[i] = (real)(spread * random_normal(&r));
     for (size_t d = 0; d < D; d++) w[d] = (real)random_normal(&r);
     for (size_t i = 0; i < T; i++) mask[i] = random_uniform(&r) >= padding;
     for (size_t i = 0; i < T; i++) scores[i] = score_plainly(x + i * D, w, D, plain, plan.rescale);
-    for (size_t i = 0; i < T * D; i++) values[i] = (double)x[i];
-    for (size_t i = 0; rotated && !plain && i < T; i++)
-        normalise_plainly(values + i * D, x + i * D, D);
     normalise(weight, &deviation, w, 1, D);
-    if (rotated) rotary_angles(angles, 10000, 0, T, D);
 
     Arena *arena = arena_create();
     Scratch s = {0};
@@ -156,21 +140,17 @@ static void check_pool(size_t T, size_t D, size_t window, bool plain, double spr
     pooling_start(&s.query, &plan, plain ? w : weight, D);
     for (size_t t = 0; t < T; t += TILE)
         pool_forward(&s.query, &s, g + t * D, kept + t,
-                     (PoolRows){x + t * D, D, mask + t, T - t < TILE ? T - t : TILE,
-                                rotated ? angles + t * D : NULL},
-                     D);
+                     (PoolRows){x + t * D, D, mask + t, T - t < TILE ? T - t : TILE}, D);
     for (size_t i = 0; i < T; i++)
-        check_row(g + i * D, values, scores, mask, i, window && i + 1 > window ? i + 1 - window : 0,
-                  D, sink, rotated);
+        check_row(g + i * D, x, scores, mask, i, window && i + 1 > window ? i + 1 - window : 0, D,
+                  sink);
     arena_free(arena);
     free(x);
     free(w);
     free(weight);
     free(g);
     free(kept);
-    free(angles);
     free(scores);
-    free(values);
     free(mask);
 }
 
@@ -178,13 +158,11 @@ static void test_pool(void) {
     const size_t windows[] = {0, 1, 2, 5, 31, 32, 33, 99, 100, 130};
     const double spreads[] = {1, 30}; // of scores, some of which are above 88 and below -88
     for (size_t i = 0; i < sizeof(windows) / sizeof(windows[0]); i++) {
-        check_pool(100, 7, windows[i], false, 1, 1, 0.3, false);
-        check_pool(100, 8, windows[i], false, 1, 1e-5, 0.3, true);
-        check_pool(100, 6, windows[i], true, 1, 1, 0.3, true);
+        check_pool(100, 7, windows[i], false, 1, 1, 0.3);
         for (size_t n = 0; n < 2; n++) {
-            check_pool(100, 8, windows[i], true, spreads[n], 1e-5, 0.3, false);
-            check_pool(100, 7, windows[i], true, spreads[n], 1, 0, false);
-            check_pool(100, 8, windows[i], true, spreads[n], 0, 0.9, false);
+            check_pool(100, 8, windows[i], true, spreads[n], 1e-5, 0.3);
+            check_pool(100, 7, windows[i], true, spreads[n], 1, 0);
+            check_pool(100, 8, windows[i], true, spreads[n], 0, 0.9);
         }
     }
 }
@@ -309,8 +287,6 @@ static void test_gradients_windows(void) {
 static void test_gradients_options(void) {
     check_gradients(SMALL, 21, 0.3);
     check_gradients(SMALL "pool=raw", 21, 0.3);
-    check_gradients(SMALL "pool=rotated windows=3,40,global", 70, 0.3);
-    check_gradients(SMALL "pool=rotated scores=plain windows=3,8,global dropout=0.3", 40, 0.3);
     check_gradients(SMALL "scores=plain windows=3,8,global", 40, 0.3);
     check_gradients(SMALL "scores=plain sink=0 dropout=0.3", 21, 0);
     check_gradients(SMALL "sink=0", 21, 0.5);
@@ -332,7 +308,7 @@ static void test_hybrids(void) {
     static const char *const hybrids[] = {
         "layers=4 channels=16 heads=2 windows=2,5,global,global attention=additive*3+softmax",
         "layers=4 channels=16 heads=2 attention=additive*3+softmax:9",
-        "layers=4 channels=16 heads=2 attention=additive*3+softmax:9 pool=rotated positions=rotary",
+        "layers=4 channels=16 heads=2 attention=additive*3+softmax:9 pool=raw positions=rotary",
         "layers=4 channels=16 heads=2 attention=additive:4+softmax1 scores=plain",
         "layers=4 channels=16 heads=2 attention=additive:3+cosine:global",
         "layers=2 channels=16 heads=2 attention=cosine:5,cosine:70",
@@ -352,8 +328,6 @@ static void test_decoding(void) {
     check_decoding(SMALL "windows=1,2,7", 50);
     check_decoding(SMALL "windows=49,50,51", 50);
     check_decoding(SMALL "windows=1,7,global scores=plain", 100);
-    check_decoding(SMALL "windows=1,7,global scores=plain pool=rotated", 100);
-    check_decoding(SMALL "windows=3,40,global pool=rotated positions=none", 100);
     check_decoding(SMALL "windows=auto", 100);
     check_decoding("layers=4 channels=64 heads=2", 300);
     check_decoding("layers=2 channels=128 heads=4 windows=5,global",

@@ -11,17 +11,11 @@
 // With plain scores e_j = exp(x_j . w / sqrt(D)), and x itself is pooled. Nothing bounds those, so
 // their sums have a running maximum (exp_window.h).
 //
-// A sum over a window does not know in which order its rows came. With --pool rotated it does:
-//   pool(x, w)_i = R_i^-1 sum of e_j R_j x'_j / (sum of e_j + sink),
-// R_j the rotation by the angles of position j (rotary positions, Su et al., "RoFormer", 2021), so
-// that x'_j counts by how far it is from i, still in one sum for all i. Scores are not rotated.
-//
 // The result is projected, or joins the residual stream: out = x + y.
 
 #include "attention.h"
 #include "exp_window.h"
 #include "memory.h"
-#include "query_key.h"
 #include "rows.h"
 #include "threads.h"
 #include "vector_math.h"
@@ -210,24 +204,20 @@ typedef struct {
     ExpWindow plain_sum; // in its place, rows (D+1)
 } Pooling;
 
-// What is pooled: n rows of x (n, D), `stride` apart, of which the mask (n; NULL: none) hides some,
-// rotated by angles (n, D; NULL: not).
+// What is pooled: n rows of x (n, D), `stride` apart, of which the mask (n; NULL: none) hides some.
 typedef struct {
     const real *x;
     size_t stride;
     const uint8_t *mask;
     size_t n;
-    const real *angles;
 } PoolRows;
 
 // What a thread needs for a tile.
 typedef struct AdditiveScratch {
     real *centred, *sums;                                  // (TILE, D) inside a pooling
-    real *rotated;                                         // (TILE, D) before sums over windows
     real *product, *dproduct, *dpooled, *dquery, *factors; // (TILE, D) around it
     real *ones;                                            // (TILE, D) factors without dropout
     real *row;                                             // (D+1)
-    real *angles;                                          // (D) of a token that is decoded
     // (TILE), of each row: of x, 1 / (deviation + 1e-5), x' . w', exp of the score; and the sum of
     // e over the window, or backwards that of r (d . g)
     real *deviation, *inverse, *along, *e, *total;
@@ -258,19 +248,6 @@ static __attribute__((noinline)) void pool_scores(const Pooling *p, Scratch *s, 
     WITH_HEAD_SIZE(D, pool_scores_size, p, s, in);
 }
 
-// Rotates rows x (n, D) by the angles (n, D) of their positions, or back; angles NULL: does
-// nothing.
-static void rotate_rows(real *x, const real *angles, size_t n, size_t D, bool back) {
-    for (size_t i = 0; angles && i < n; i++) rotary_rotate(x + i * D, angles + i * D, D, back);
-}
-
-// The same into s->rotated (n, D), which it returns: x stays as it is.
-static const real *rotated_rows(const Scratch *s, const real *x, const PoolRows *in, size_t D) {
-    memcpy(s->rotated, x, in->n * D * sizeof(real));
-    rotate_rows(s->rotated, in->angles, in->n, D, false);
-    return s->rotated;
-}
-
 static ALWAYS_INLINE void pool_forward_size(Pooling *p, Scratch *s, real *restrict pooled,
                                             real *restrict r, PoolRows in, size_t D) {
     pool_scores(p, s, in, D);
@@ -282,10 +259,8 @@ static ALWAYS_INLINE void pool_forward_size(Pooling *p, Scratch *s, real *restri
                                : 0; // c = 0 and only padding in the window: nothing is pooled
         s->value_factor[i] = p->raw ? s->e[i] : s->e[i] * s->inverse[i];
     }
-    rotate_rows(s->centred, in.angles, in.n, D, false); // scores are made
     window_sum_rows(&p->sum, 1, pooled, r, p->raw ? in.x : s->centred, p->raw ? in.stride : D,
                     s->value_factor, in.n, D);
-    rotate_rows(pooled, in.angles, in.n, D, true);
 }
 
 // Score i of plain scores.
@@ -299,9 +274,7 @@ static void pool_plain_forward(Pooling *p, Scratch *s, real *pooled, real *r, Po
                                size_t D) {
     ExpSum *sum = &p->plain_sum.sum;
     for (size_t i = 0; i < in.n; i++) {
-        const real *angles = in.angles ? in.angles + i * D : NULL;
         memcpy(s->row, in.x + i * in.stride, D * sizeof(real));
-        rotate_rows(s->row, angles, 1, D, false);
         s->row[D] = 1;
         exp_window_add(&p->plain_sum,
                        in.mask && !in.mask[i] ? -(real)INFINITY : plain_score(p, &in, i, D),
@@ -309,7 +282,6 @@ static void pool_plain_forward(Pooling *p, Scratch *s, real *pooled, real *r, Po
         exp_sum_add(sum, log(p->sink), NULL, D + 1);
         r[i] = sum->top + log(sum->row[D]);
         row_scale(pooled + i * D, sum->row[D] > 0 ? 1 / sum->row[D] : 0, sum->row, D);
-        rotate_rows(pooled + i * D, angles, 1, D, true);
     }
 }
 
@@ -332,9 +304,7 @@ static ALWAYS_INLINE void pool_backward_size(Pooling *p, Scratch *s, real *restr
 #pragma omp simd
     for (size_t i = 0; i < n; i++) s->share[i] *= r[i];
     window_sum_weights(&p->sum, -1, s->share, s->total, n);
-    window_sum_rows(&p->sum, -1, s->sums, s->ones,
-                    in.angles ? rotated_rows(s, dpooled, &in, D) : dpooled, D, r, n, D);
-    rotate_rows(s->sums, in.angles, n, D, true);
+    window_sum_rows(&p->sum, -1, s->sums, s->ones, dpooled, D, r, n, D);
     rows_dot(s->dot, value, p->raw ? in.stride : D, s->sums, D, n, D);
     rows_sum(s->sum, s->sums, D, n, D);
     // dx = value_factor u + score_factor w' - mean_factor - row_factor (x - mean of x)
@@ -371,16 +341,11 @@ static void pool_plain_backward(Pooling *p, Scratch *s, real *dx, real *dweight,
                                 size_t D) {
     const ExpSum *sum = &p->plain_sum.sum;
     for (size_t j = in.n; j-- > 0;) {
-        const real *angles = in.angles ? in.angles + j * D : NULL;
-        real *const u = s->row;
-        memcpy(u, dpooled + j * D, D * sizeof(real));
-        rotate_rows(u, angles, 1, D, false);
-        u[D] = row_dot(dpooled + j * D, pooled + j * D, D);
-        exp_window_add(&p->plain_sum, r[j] == -(real)INFINITY ? r[j] : -r[j], u);
+        memcpy(s->row, dpooled + j * D, D * sizeof(real));
+        s->row[D] = row_dot(dpooled + j * D, pooled + j * D, D);
+        exp_window_add(&p->plain_sum, r[j] == -(real)INFINITY ? r[j] : -r[j], s->row);
         const real e = in.mask && !in.mask[j] ? 0 : exp(plain_score(p, &in, j, D) + sum->top);
-        const real *x = in.x + j * in.stride;
-        memcpy(u, sum->row, (D + 1) * sizeof(real));
-        rotate_rows(u, angles, 1, D, true);
+        const real *x = in.x + j * in.stride, *u = sum->row;
         const real da = p->scale * e * (row_dot(x, u, D) - u[D]);
         for (size_t d = 0; d < D; d++) {
             dx[j * D + d] = e * u[d] + da * p->weight[d];
@@ -409,7 +374,6 @@ typedef struct {
     const real *q, *k, *v;        // (T, D), rows `stride` apart
     size_t stride;                // 3C
     const uint8_t *mask;          // (T) or NULL
-    const real *angles;           // (T, D), or NULL: pooling rotates nothing
     const Dropout *drop_query;    // of G and
     const Dropout *drop_key;      // of P; NULL: none
     uint64_t first;               // element that dropout calls (0, 0)
@@ -474,9 +438,8 @@ static void one_head_forward(const AttentionHead *h, Scratch *s, Pooling *query,
         const uint8_t *mask = h->mask ? h->mask + t : NULL;
         real *G = h->pooled_query + t * D, *P = h->pooled_key + t * D;
         const real *k = h->k + t * h->stride, *v = h->v + t * h->stride;
-        const real *angles = h->angles ? h->angles + t * D : NULL;
-        const PoolRows q = {h->q + t * h->stride, h->stride, mask, n, angles},
-                       Gk = {s->product, D, mask, n, angles};
+        const PoolRows q = {h->q + t * h->stride, h->stride, mask, n},
+                       Gk = {s->product, D, mask, n};
 
         pool_forward(query, s, G, h->r_query + t, q, D);
         const real *factors = dropout_rows(h->drop_query, h->first + t * D, n * D, s);
@@ -520,9 +483,8 @@ static void one_head_backward(const AttentionHead *h, Scratch *s, Pooling *query
         const uint8_t *mask = h->mask ? h->mask + t : NULL;
         const real *G = h->pooled_query + t * D, *P = h->pooled_key + t * D;
         const real *k = h->k + t * h->stride, *v = h->v + t * h->stride;
-        const real *angles = h->angles ? h->angles + t * D : NULL;
-        const PoolRows q = {h->q + t * h->stride, h->stride, mask, n, angles},
-                       Gk = {s->product, D, mask, n, angles};
+        const PoolRows q = {h->q + t * h->stride, h->stride, mask, n},
+                       Gk = {s->product, D, mask, n};
 
         // (P * factor) * v
         const real *factors = dropout_rows(h->drop_key, h->first + t * D, n * D, s);
@@ -558,7 +520,7 @@ static void pooling_carve(Pooling *p, Arena *arena, bool plain, size_t largest_w
 static void scratch_carve(Scratch *s, Arena *arena, bool plain, size_t largest_window, size_t D) {
     const char *what = "attention";
     const size_t rows = TILE * D + TILE_GAP;
-    real **const tiles[] = {&s->centred, &s->sums,   &s->rotated, &s->product, &s->dproduct,
+    real **const tiles[] = {&s->centred, &s->sums,   &s->product, &s->dproduct,
                             &s->dpooled, &s->dquery, &s->factors, &s->ones};
     real **const numbers[] = {&s->deviation,    &s->inverse,      &s->along,       &s->e,
                               &s->total,        &s->share,        &s->dot,         &s->sum,
@@ -566,7 +528,6 @@ static void scratch_carve(Scratch *s, Arena *arena, bool plain, size_t largest_w
     for (size_t i = 0; i < sizeof(tiles) / sizeof(*tiles); i++)
         *tiles[i] = arena_reals(arena, rows, 1, what);
     s->row = arena_reals(arena, D + 1, 1, what);
-    s->angles = arena_reals(arena, D, 1, what);
     for (size_t i = 0; i < sizeof(numbers) / sizeof(*numbers); i++)
         *numbers[i] = arena_reals(arena, TILE, 1, what);
     pooling_carve(&s->query, arena, plain, largest_window, D, what);
@@ -597,9 +558,8 @@ static void *memory_create(const AttentionShape *shape) {
 
 static void memory_carve(void *memory, Arena *arena, bool training) {
     AdditiveMemory *a = memory;
-    const size_t D = a->channels / a->heads;
     for (size_t i = 0; i < a->threads; i++)
-        scratch_carve(&a->scratch[i], arena, a->plain, a->largest_window, D);
+        scratch_carve(&a->scratch[i], arena, a->plain, a->largest_window, a->channels / a->heads);
     if (!training) return;
     a->dweights = arena_reals(arena, a->batch, 2 * a->channels, "attention");
     a->dbias = arena_reals(arena, a->batch, 3 * a->channels, "attention");
@@ -667,7 +627,6 @@ static AttentionHead head_start(const AttentionCall *call, size_t unit, Scratch 
                            .v = in->rows[VALUE].x + at,
                            .stride = stride,
                            .mask = in->mask ? in->mask + b * T : NULL,
-                           .angles = call->plan->pool_base > 0 ? call->angles : NULL,
                            .drop_query = in->dropout,
                            .drop_key = call->dropout,
                            .first = (in->first_row * H + unit) * T * D,
@@ -749,8 +708,7 @@ static void measure_pooling(Measurement *scores, Measurement *m, const Pooling *
     for (size_t t = 0; !p->plain && t < in.n; t += TILE) {
         const size_t n = in.n - t < TILE ? in.n - t : TILE;
         pool_scores(
-            p, s,
-            (PoolRows){in.x + t * in.stride, in.stride, in.mask ? in.mask + t : NULL, n, NULL}, D);
+            p, s, (PoolRows){in.x + t * in.stride, in.stride, in.mask ? in.mask + t : NULL, n}, D);
         memcpy(e + t, s->e, n * sizeof(real));
         // |x' . w'| is at most D
         measurement_add_scores(scores, s->along, (double)D, in.mask ? in.mask + t : NULL, n);
@@ -805,10 +763,10 @@ static void measure(const AttentionCall *call, const uint8_t *tokens, Statistics
                               ? kept[QUERY_WEIGHTS + part] + i * T
                               : NULL;
         measure_pooling(&m[QUERY_SCORES], &m[QUERY_WEIGHTS], &s->query, s, e, row,
-                        (PoolRows){h.q, h.stride, h.mask, T, NULL}, D, keeps[0], statistics->query);
+                        (PoolRows){h.q, h.stride, h.mask, T}, D, keeps[0], statistics->query);
         multiply_rows(product, h.pooled_query, h.k, h.stride, T, D);
         measure_pooling(&m[KEY_SCORES], &m[KEY_WEIGHTS], &s->key, s, e, row,
-                        (PoolRows){product, D, h.mask, T, NULL}, D, keeps[1], statistics->query);
+                        (PoolRows){product, D, h.mask, T}, D, keeps[1], statistics->query);
         if (!call->out) continue;
         multiply_rows(product, h.pooled_key, h.v, h.stride, T, D);
         measurement_add(&m[ADDITIVE_OUTPUT], product, h.mask, T, D);
@@ -874,8 +832,6 @@ static void step(void *memory, const AttentionDecoding *layer, const AttentionSt
     const bool joins = !attention_projects(layer->plan);
     Scratch *s = &state->scratch[thread_index()];
     real *const pooled_query = s->dquery, *const pooled_key = s->dpooled; // of the backward pass
-    const bool rotates = layer->plan->pool_base > 0;
-    if (rotates) rotary_angles(s->angles, layer->plan->pool_base, token->count, 1, D);
 #pragma omp for collapse(2) schedule(static) nowait
     for (size_t stream = 0; stream < layer->streams; stream++) {
         for (size_t h = 0; h < H; h++) {
@@ -885,7 +841,6 @@ static void step(void *memory, const AttentionDecoding *layer, const AttentionSt
                                         .k = q + C,
                                         .v = q + 2 * C,
                                         .stride = 3 * C,
-                                        .angles = rotates ? s->angles : NULL,
                                         .pooled_query = pooled_query,
                                         .r_query = &r_query,
                                         .pooled_key = pooled_key,

@@ -27,7 +27,6 @@ typedef struct {
     real *kept;             // AttentionKernel.kept numbers, from the forward to the backward pass
     AttentionInput in;      // its dropout is that of the first site
     const Dropout *dropout; // of the second; NULL: none
-    const real *angles;     // (positions, D) rotary_angles(), where anything is rotated
     const real *learned[ATTENTION_LEARNED]; // the kind's parameters; NULL: it has none
     Matrix y;  // (M, C) the result, which the projection reads; or, with none,
     real *out; // out = x + result, (M, C)

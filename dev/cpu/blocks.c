@@ -461,7 +461,6 @@ static AttentionCall attention_call(const BlockPass *pass, const AttentionSublay
                           .memory = a->shared->memory.memory[plan->kind],
                           .kept = a->kept,
                           .in = *in,
-                          .angles = a->shared->angles,
                           .y = a->attended};
     for (size_t i = 0; i < ATTENTION_LEARNED; i++)
         call.learned[i] = pass_values(pass, plan->learned[i]);

@@ -21,11 +21,11 @@ QueryKeyShape query_key_shape(const AttentionPlan *plan, size_t channels, size_t
                            .angles = plan->rotary_base > 0 ? angles : NULL};
 }
 
-void rotary_angles(real *angles, double base, size_t first, size_t positions, size_t size) {
+void rotary_angles(real *angles, double base, size_t positions, size_t size) {
     for (size_t t = 0; t < positions; t++) {
         real *cosines = angles + t * size, *sines = cosines + size / 2;
         for (size_t d = 0; d < size / 2; d++) {
-            const double angle = (double)(first + t) * pow(base, -2 * (double)d / (double)size);
+            const double angle = (double)t * pow(base, -2 * (double)d / (double)size);
             cosines[d] = (real)cos(angle);
             sines[d] = (real)sin(angle);
         }
@@ -41,7 +41,8 @@ static real mean_of(const real *x, size_t n) {
     return sum / (real)n;
 }
 
-void rotary_rotate(real *restrict x, const real *restrict angles, size_t size, bool back) {
+// By the angles of a position, or back.
+static void rotate(real *restrict x, const real *restrict angles, size_t size, bool back) {
     const size_t half = size / 2;
     const real sign = back ? -1 : 1;
     for (size_t d = 0; d < half; d++) {
@@ -126,7 +127,7 @@ void query_key_row(real *restrict y, const real *restrict x, const real *restric
             load_head(to, x, bias, s, part, h);
             if (part != VALUE && s->scores != SCORES_PLAIN)
                 head_norm(to, s, part, gain_of(gains, s, part));
-            if (part != VALUE && s->angles) rotary_rotate(to, s->angles + position * D, D, false);
+            if (part != VALUE && s->angles) rotate(to, s->angles + position * D, D, false);
             for (size_t copy = 1; copy < each; copy++) memcpy(to + copy * D, to, D * sizeof(real));
         }
     }
@@ -162,7 +163,7 @@ static void row_backward(Matrix dx, size_t row, BlockSums sums, const real *rest
             for (size_t copy = 1; copy < each; copy++)
                 for (size_t d = 0; d < D; d++) sums.gradient[d] += from[copy * D + d];
             if (part != VALUE && s->angles)
-                rotary_rotate(sums.gradient, s->angles + position * D, D, true);
+                rotate(sums.gradient, s->angles + position * D, D, true);
             if (part != VALUE && s->scores != SCORES_PLAIN)
                 head_norm_backward(sums.gradient, sums.row, s, part, gain_of(gains, s, part),
                                    sums.gains + (part == KEY ? D : 0));

@@ -32,12 +32,8 @@ typedef struct {
 QueryKeyShape query_key_shape(const AttentionPlan *plan, size_t channels, size_t heads,
                               const real *angles);
 
-// angles (positions, D), from position `first` on: the cosines of each one's D/2 angles, then their
-// sines. D is even.
-void rotary_angles(real *angles, double base, size_t first, size_t positions, size_t size);
-
-// Rotates a head's row x (D) by the angles (D) of a position, or back.
-void rotary_rotate(real *restrict x, const real *restrict angles, size_t size, bool back);
+// angles (positions, D): the cosines of each position's D/2 angles, then their sines. D is even.
+void rotary_angles(real *angles, double base, size_t positions, size_t size);
 
 // y (M, 3HD) from x (M, (H + 2H') D): of each row queries, keys, values. bias ((H + 2H') D) or
 // NULL. gains (2, D) of qknorm: of queries, of keys.

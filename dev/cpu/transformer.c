@@ -187,7 +187,7 @@ static void transformer_carve(void *model) {
     const ModelSizes *size = &t->plan.size;
     if (has_positions(t, POSITIONS_SINUSOIDAL))
         t->sinusoids = arena_reals(m->arena, size->positions, size->channels, "positions");
-    if (plan_rotary_base(&t->plan) > 0)
+    if (has_positions(t, POSITIONS_ROTARY))
         t->angles = arena_reals(m->arena, size->positions, size->head_size, "positions");
     if (m->rows == 0) return;
     t->attention.angles = t->angles;
@@ -217,8 +217,8 @@ void *transformer_create(const ModelSetup *setup) {
     cpu_model_allocate(m, transformer_carve);
     if (has_positions(t, POSITIONS_SINUSOIDAL))
         sinusoidal_positions(t->sinusoids, t->plan.size.positions, t->plan.size.channels);
-    if (t->angles)
-        rotary_angles(t->angles, plan_rotary_base(&t->plan), 0, t->plan.size.positions,
+    if (has_positions(t, POSITIONS_ROTARY))
+        rotary_angles(t->angles, plan_rotary_base(&t->plan), t->plan.size.positions,
                       t->plan.size.head_size);
     return t;
 }

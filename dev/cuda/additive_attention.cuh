@@ -20,9 +20,6 @@
 //
 // With plain scores e_j = exp(x_j . w / sqrt(D)), and x itself is pooled: additive_plain.cuh.
 //
-// With rotated pooling (Su et al., arXiv 2104.09864) what is summed of row j is rotated by the
-// angles of its position, and the sum back by those of i.
-//
 // Rows are dealt to groups of lanes for what goes over a row (normalisation, scores:
 // additive_rows.cuh), and columns to threads for what goes over time.
 #ifndef CUDA_ADDITIVE_ATTENTION_CUH
@@ -234,7 +231,6 @@ static inline size_t additive_attention_workspace(const Device *device,
 struct AdditiveInput {
     const float *qkv;                 // (B, T, 3C)
     const float *weights[2];          // (H, D) w_q and w_k as the optimiser knows them
-    const float *angles;              // (T, D) of what is pooled; NULL: it is not rotated
     const uint8_t *mask;              // (B, T) 1: token, 0: padding; or NULL
     DropoutSite drop_query, drop_key; // of G and P, elements numbered as (B, H, T, D) from the
                                       // update's first row on
@@ -253,7 +249,6 @@ static inline AdditivePass pass_of(const Device *device, const AdditiveAttention
     p.qkv = in.qkv;
     p.weights[0] = in.weights[0];
     p.weights[1] = in.weights[1];
-    p.angles = in.angles;
     p.mask = in.mask;
     p.drop_query = in.drop_query;
     p.drop_key = in.drop_key;

@@ -10,7 +10,6 @@ namespace additive {
 // Of a pooling, with d_i the gradient to the pooled row g_i:
 //   u_j = sum of r_i d_i, t_j = sum of r_i (d_i . g_i) over the i whose window holds j,
 //   dx'_j = e_j u_j + da_j w',  da_j = s/D e_j (x'_j . u_j - t_j),  dw' += da_j x'_j.
-// Where rows are rotated, r_i d_i is by the angles of i, and u_j back by those of j.
 
 // r d with weight r (d . g): what the backward pass of a pooling sums. With plain scores d with
 // weight d . g, and log r as top.
@@ -19,16 +18,15 @@ static __device__ __forceinline__ Row<SIZE>
 gradient_row(const AdditivePass &p, const AdditiveHead &head, AdditivePlace at, const Row<SIZE> &d,
              const float *pooled, const float *r) {
     const Row<SIZE> g = row_load<SIZE>(pooled + pooled_place(p, head, at), p.size, at.present);
-    Row<SIZE> row = d;
     if constexpr (PLAIN) {
+        Row<SIZE> row = d;
         row.weight = row_dot<SIZE>(d, g);
         row.top = at.present ? r[row_place(head, at)] : -INFINITY;
-    } else {
-        const float scale = at.present ? r[row_place(head, at)] : 0;
-        row = row_scaled<SIZE>(d, scale);
-        row.weight = scale * row_dot<SIZE>(d, g);
+        return row;
     }
-    rotate<SIZE>(p, at, row, false);
+    const float scale = at.present ? r[row_place(head, at)] : 0;
+    Row<SIZE> row = row_scaled<SIZE>(d, scale);
+    row.weight = scale * row_dot<SIZE>(d, g);
     return row;
 }
 
@@ -58,10 +56,9 @@ static __device__ __forceinline__ Row<SIZE> key_gradient_row(const AdditivePass 
 // w'. With plain scores e exp(top) <= 1: top is log r of a row whose window holds this one.
 template <int SIZE, bool PLAIN = false>
 static __device__ __forceinline__ Row<SIZE>
-pool_backward(const AdditivePass &p, AdditivePlace at, const Row<SIZE> &x, const Row<SIZE> &weight,
-              bool is_counted, Row<SIZE> sums, Row<SIZE> &dweight, bool own) {
+pool_backward(const AdditivePass &p, const Row<SIZE> &x, const Row<SIZE> &weight, bool is_counted,
+              const Row<SIZE> &sums, Row<SIZE> &dweight, bool own) {
     const Scored<SIZE> s = score<SIZE, PLAIN>(p, x, weight, is_counted);
-    rotate<SIZE>(p, at, sums, true);
     const float e = PLAIN ? expf(s.normal.top + sums.top) : s.normal.weight;
     const float da =
         p.scale * e * (row_dot<SIZE>(row_choose<SIZE>(p.raw, x, s.normal), sums) - sums.weight);
@@ -86,8 +83,8 @@ query_gradient_row(const AdditivePass &p, const AdditiveHead &head, int position
     const Row<SIZE> key = row_times<SIZE>(qkv_row<SIZE>(p, head, at, 1), factors);
     const Row<SIZE> pooled =
         row_load<SIZE>(p.pooled_query + pooled_place(p, head, at), p.size, at.present);
-    const Row<SIZE> dproduct = pool_backward<SIZE, PLAIN>(
-        p, at, row_times<SIZE>(pooled, key), weight, counts(p, head, at), sums, dweight, own);
+    const Row<SIZE> dproduct = pool_backward<SIZE, PLAIN>(p, row_times<SIZE>(pooled, key), weight,
+                                                          counts(p, head, at), sums, dweight, own);
     if (own)
         store_gradient<SIZE>(p, head, at, 1,
                              row_times<SIZE>(row_times<SIZE>(dproduct, pooled), factors));
@@ -104,7 +101,7 @@ query_gradient(const AdditivePass &p, const AdditiveHead &head, int position, co
     const Row<SIZE> q = qkv_row<SIZE>(p, head, at, 0);
     store_gradient<SIZE>(
         p, head, at, 0,
-        pool_backward<SIZE, PLAIN>(p, at, q, weight, counts(p, head, at), sums, dweight, true));
+        pool_backward<SIZE, PLAIN>(p, q, weight, counts(p, head, at), sums, dweight, true));
 }
 
 // Asks for what the functions above will read.

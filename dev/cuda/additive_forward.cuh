@@ -13,29 +13,27 @@ static __device__ __forceinline__ Row<SIZE>
 query_row(const AdditivePass &p, const AdditiveHead &head, int position, const Row<SIZE> &weight) {
     const AdditivePlace at = place_of(p, position);
     const Row<SIZE> q = qkv_row<SIZE>(p, head, at, 0);
-    return weighted<SIZE, PLAIN>(p, at, q, score<SIZE, PLAIN>(p, q, weight, counts(p, head, at)));
+    return weighted<SIZE, PLAIN>(p, q, score<SIZE, PLAIN>(p, q, weight, counts(p, head, at)));
 }
 
 // Sums over the window become the pooled row; its weight is then r. Nothing is pooled where c = 0
 // and all is padding. With plain scores the sink is one more row, of zeros.
 template <int SIZE, bool PLAIN = false>
-static __device__ __forceinline__ Row<SIZE> pooled_row(const AdditivePass &p, AdditivePlace at,
+static __device__ __forceinline__ Row<SIZE> pooled_row(const AdditivePass &p,
                                                        const Row<SIZE> &sums) {
-    Row<SIZE> row;
     if constexpr (PLAIN) {
         Row<SIZE> all = sums, sink = row_zero<SIZE>();
         sink.weight = 1;
         sink.top = logf(p.sink);
         row_add_exp<SIZE>(all, sink);
-        row = row_scaled<SIZE>(all, all.weight > 0 ? 1 / all.weight : 0);
+        Row<SIZE> row = row_scaled<SIZE>(all, all.weight > 0 ? 1 / all.weight : 0);
         row.weight = all.weight > 0 ? -all.top - logf(all.weight) : -INFINITY;
-    } else {
-        const float denominator = sums.weight + p.sink,
-                    r = denominator > 0 ? __fdividef(1, denominator) : 0;
-        row = row_scaled<SIZE>(sums, r);
-        row.weight = r;
+        return row;
     }
-    rotate<SIZE>(p, at, row, true);
+    const float denominator = sums.weight + p.sink,
+                r = denominator > 0 ? __fdividef(1, denominator) : 0;
+    Row<SIZE> row = row_scaled<SIZE>(sums, r);
+    row.weight = r;
     return row;
 }
 
@@ -45,11 +43,11 @@ static __device__ __forceinline__ Row<SIZE>
 pool_query(const AdditivePass &p, const AdditiveHead &head, int position, const Row<SIZE> &sums,
            const Row<SIZE> &weight, const Kept &kept, bool own) {
     const AdditivePlace at = place_of(p, position);
-    const Row<SIZE> pooled = pooled_row<SIZE, PLAIN>(p, at, sums);
+    const Row<SIZE> pooled = pooled_row<SIZE, PLAIN>(p, sums);
     if (own) store_pooled<SIZE>(p, head, at, p.pooled_query, p.r_query, pooled);
     const Row<SIZE> dropped = row_times<SIZE>(pooled, kept_factors<SIZE>(p, kept, at));
     const Row<SIZE> product = row_times<SIZE>(dropped, qkv_row<SIZE>(p, head, at, 1));
-    return weighted<SIZE, PLAIN>(p, at, product,
+    return weighted<SIZE, PLAIN>(p, product,
                                  score<SIZE, PLAIN>(p, product, weight, counts(p, head, at)));
 }
 
@@ -73,7 +71,7 @@ static __device__ __forceinline__ void pool_key(const AdditivePass &p, const Add
                                                 int position, const Row<SIZE> &sums,
                                                 const Kept &kept) {
     const AdditivePlace at = place_of(p, position);
-    const Row<SIZE> pooled = pooled_row<SIZE, PLAIN>(p, at, sums);
+    const Row<SIZE> pooled = pooled_row<SIZE, PLAIN>(p, sums);
     store_pooled<SIZE>(p, head, at, p.pooled_key, p.r_key, pooled);
     const Row<SIZE> dropped = row_times<SIZE>(pooled, kept_factors<SIZE>(p, kept, at));
     const size_t place = channel_place(p, head, at);

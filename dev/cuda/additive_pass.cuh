@@ -24,7 +24,6 @@ struct AdditivePass {
     bool raw, reversed;                // pool x; positions count from the end
     const float *qkv;                  // (B, T, 3C)
     const float *weights[2];           // (H, D) w_q, w_k
-    const float *angles;               // (T, D) of what is pooled, or NULL: it is not rotated
     const uint8_t *mask;               // (B, T) or NULL
     DropoutSite drop_query, drop_key;  // of G and P
     float *pooled_query, *r_query;   // (B, H, T, D) G before dropout, (B, H, T) 1 / (sum of e + c);
@@ -94,6 +93,16 @@ static __device__ __forceinline__ Scored<SIZE> score(const AdditivePass &p, cons
     return s;
 }
 
+// e x' with weight e: what a pooling sums. With plain scores x with weight 1, and log e as top.
+template <int SIZE, bool PLAIN = false>
+static __device__ __forceinline__ Row<SIZE> weighted(const AdditivePass &p, const Row<SIZE> &x,
+                                                     const Scored<SIZE> &s) {
+    if constexpr (PLAIN) return s.normal;
+    Row<SIZE> row = row_scaled<SIZE>(row_choose<SIZE>(p.raw, x, s.normal), s.normal.weight);
+    row.weight = s.normal.weight;
+    return row;
+}
+
 // ---- places -----------------------------------------------------------------
 // A row of the sequence: its time, and whether there is one.
 struct AdditivePlace {
@@ -104,26 +113,6 @@ struct AdditivePlace {
 static __device__ __forceinline__ AdditivePlace place_of(const AdditivePass &p, int position) {
     const bool present = position >= 0 && position < p.length;
     return {present ? (unsigned)(p.reversed ? p.length - 1 - position : position) : 0, present};
-}
-
-// A row of numbers by the angles of its time, or back, where anything is rotated.
-template <int SIZE>
-static __device__ __forceinline__ void rotate(const AdditivePass &p, AdditivePlace at,
-                                              Row<SIZE> &row, bool back) {
-    if (p.angles) row_rotate<SIZE>(row, p.angles + (uint64_t)at.t * (unsigned)p.size, p.size, back);
-}
-
-// e x' with weight e: what a pooling sums. With plain scores x with weight 1, and log e as top.
-template <int SIZE, bool PLAIN = false>
-static __device__ __forceinline__ Row<SIZE> weighted(const AdditivePass &p, AdditivePlace at,
-                                                     const Row<SIZE> &x, const Scored<SIZE> &s) {
-    Row<SIZE> row = s.normal;
-    if constexpr (!PLAIN) {
-        row = row_scaled<SIZE>(row_choose<SIZE>(p.raw, x, s.normal), s.normal.weight);
-        row.weight = s.normal.weight;
-    }
-    rotate<SIZE>(p, at, row, false);
-    return row;
 }
 
 // Query (which 0), key (1) or value (2) of the head.

@@ -142,41 +142,6 @@ static __device__ __forceinline__ Row<SIZE> row_choose(bool first, const Row<SIZ
     return row;
 }
 
-// Of each number the one that is rotated with it: of d and d + D/2 the other. Where D/2 is no
-// multiple of 4 they are at different places of their lanes.
-template <int SIZE>
-static __device__ __forceinline__ Row<SIZE> row_partners(const Row<SIZE> &a, int size) {
-    constexpr int COUNT = Row<SIZE>::COUNT, LANES = Row<SIZE>::LANES;
-    Row<SIZE> row = row_zero<SIZE>();
-#pragma unroll
-    for (int i = 0; i < COUNT; i++) {
-        const int d = column_of<SIZE>(i / 4 * 4) + i % 4, half = size / 2,
-                  other = d < half ? d + half : d - half, at = other / (4 * LANES) * 4 + other % 4;
-#pragma unroll
-        for (int j = 0; j < COUNT; j++) {
-            if (size % 8 == 0 && j % 4 != i % 4) continue;
-            const float x = __shfl_sync(0xffffffff, a.at[j], other / 4 % LANES, LANES);
-            if (d < size && j == at) row.at[i] = x;
-        }
-    }
-    return row;
-}
-
-// Rotates by the angles (D) of a position (rotary_angles()), cosines and then sines, or back.
-template <int SIZE>
-static __device__ __forceinline__ void row_rotate(Row<SIZE> &row, const float *angles, int size,
-                                                  bool back) {
-    const Row<SIZE> own = row_load<SIZE>(angles, size, true), other = row_partners<SIZE>(own, size),
-                    partner = row_partners<SIZE>(row, size);
-#pragma unroll
-    for (int i = 0; i < Row<SIZE>::COUNT; i++) {
-        const bool first = column_of<SIZE>(i / 4 * 4) + i % 4 < size / 2;
-        const float cosine = first ? own.at[i] : other.at[i],
-                    sine = first ? other.at[i] : own.at[i];
-        row.at[i] = row.at[i] * cosine + (first == back ? sine : -sine) * partner.at[i];
-    }
-}
-
 // sum += scale * a; weights are added, too.
 template <int SIZE>
 static __device__ __forceinline__ void row_add(Row<SIZE> &sum, const Row<SIZE> &a, float scale) {

@@ -129,17 +129,12 @@ static size_t additive_kept(const DeviceAttentionShape *s) {
     return 2 * s->batch * s->length * (s->channels + s->heads);
 }
 
-static const float *pooling_angles(const DeviceAttentionCall *call) {
-    return call->shape.plan->pool_base > 0 ? call->angles : NULL;
-}
-
 static AdditiveInput additive_input(const DeviceAttentionCall *call) {
     const DeviceAttentionShape *s = &call->shape;
     const size_t M = s->batch * s->length;
     float *const r = call->kept + 2 * M * s->channels;
     return {(const float *)call->in.rows[QUERY].data,
             {call->learned[0], call->learned[1]},
-            pooling_angles(call),
             call->in.mask,
             call->in.dropout,
             call->dropout,
@@ -175,7 +170,6 @@ static void additive_step(const Device *d, const DeviceAttentionCall *call) {
     attention_step::Additive p = {};
     p.qkv = (const float *)call->in.rows[QUERY].data;
     for (int i = 0; i < 2; i++) p.learned[i] = call->learned[i];
-    p.angles = pooling_angles(call);
     p.memory = call->memory.numbers;
     p.y = (float *)call->y.data;
     p.x = call->x;

@@ -31,7 +31,6 @@ struct DeviceAttentionCall {
     DeviceAttentionInput in;
     DropoutSite dropout;     // of the second site; in.dropout: of the first
     const float *learned[2]; // the kind's parameters; NULL: it has none
-    const float *angles;     // (positions, D) rotary_angles(), where anything is rotated
     float *kept;             // from the forward to the backward pass
     float *workspace;
     Matrix y;       // (B, Tq, C) what the projection reads; or, without one, x + the result

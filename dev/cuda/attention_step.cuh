@@ -44,27 +44,6 @@ static __device__ __forceinline__ float row_dot(const HeadRow &a, const HeadRow 
     return warp_sum(sum);
 }
 
-// By the angles (D) of a position (rotary_angles()), cosines and then sines, or back.
-static __device__ __forceinline__ void row_rotate(HeadRow &x, const float *angles, int size,
-                                                  bool back) {
-    const HeadRow from = x;
-    const int half = size / 2, lane = (int)lane_index();
-#pragma unroll
-    for (int i = 0; i < PER_LANE; i++) {
-        const int d = lane + i * WARP, other = d < half ? d + half : d - half,
-                  pair = d < half ? d : other;
-        float partner = 0;
-#pragma unroll
-        for (int j = 0; j < PER_LANE; j++) {
-            const float number = __shfl_sync(0xffffffff, from.at[j], other % WARP);
-            if (j == other / WARP) partner = number;
-        }
-        if (d >= size) continue;
-        const float sine = angles[half + pair];
-        x.at[i] = from.at[i] * angles[pair] + ((d < half) == back ? sine : -sine) * partner;
-    }
-}
-
 // A sum of rows that exp(l) weights, as exp(top) times a row and a weight, top the largest l: no
 // exponential leaves its range (dev/cpu/exp_window.h).
 struct ExpSum {
@@ -188,7 +167,6 @@ static constexpr size_t GLOBAL_BLOCK = 64;
 struct Additive {
     const float *qkv;        // (S, 3C), stride apart
     const float *learned[2]; // (H, D) w_q, w_k
-    const float *angles;     // (positions, D) of what is pooled; NULL: it is not rotated
     float *memory, *y;       // (S, C) y = x + the result, or with x NULL the result
     const float *x;
     const uint64_t *count;
@@ -261,8 +239,6 @@ static __device__ __forceinline__ HeadRow pool(const Additive &p, const Slots &s
     const HeadRow w = row_load(learned, p.size), standard = p.plain ? x : row_standard(x, p.size);
     ExpSum token = {p.scale * row_dot(standard, p.plain ? w : row_standard(w, p.size)), 1,
                     p.raw ? x : standard};
-    const float *const angles = p.angles ? p.angles + count * (size_t)p.size : NULL;
-    if (angles) row_rotate(token.row, angles, p.size, false);
     ExpSum prefix = place == 0 ? exp_sum_empty() : slot_load(s, 0);
     exp_sum_add(prefix, token);
     ExpSum sum = prefix;
@@ -274,7 +250,6 @@ static __device__ __forceinline__ HeadRow pool(const Additive &p, const Slots &s
     if (place + 1 == block) block_end(s, prefix, p.window, count < block);
 #pragma unroll
     for (int i = 0; i < PER_LANE; i++) sum.row.at[i] /= sum.weight;
-    if (angles) row_rotate(sum.row, angles, p.size, true);
     return sum.row;
 }
 

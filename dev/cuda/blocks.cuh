@@ -282,7 +282,6 @@ static inline AttentionSublayer attention_sublayer(const Side *s, const Attentio
              in,
              gpu_dropout(s->g, s->work, rate, plan->weight_sites[1]),
              {transformer_values(t, plan->learned[0]), transformer_values(t, plan->learned[1])},
-             t->angles,
              attended->kept,
              t->attention,
              projects ? attended->y : float_matrix(after.out, s->channels),

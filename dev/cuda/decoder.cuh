@@ -92,7 +92,7 @@ static inline void *decoder_create(void *model, int streams) {
     arena_allocate(&g->arena, "write fewer texts side by side (--samples)");
     gpu_pass_carve(g, &g->arena);
     CUDA_CHECK(cudaMallocHost((void **)&g->on_host, gpu_batch_bytes(gpu_rows(g))));
-    upload_positions(t);
+    if (t->sinusoids || t->angles) upload_positions(t);
     decoder_grow(d, DECODER_ROOM);
     return d;
 }

@@ -10,7 +10,6 @@ extern "C" {
 #include "arena.h"
 #include "cosine_attention.h"
 #include "dropout.h"
-#include "query_key.h"
 #include "softmax_attention.h"
 #include "statistics.h"
 }
@@ -67,7 +66,6 @@ typedef struct {
     size_t longer; // than the batch: what is planned for
     bool plain;    // scores
     float weights; // how large w_q and w_k are; 0: 1
-    bool rotated;  // what is pooled, by its position
 } AdditiveSetting;
 
 // The definition, in double. Arrays of the sizes that the functions have.
@@ -140,17 +138,6 @@ static size_t window_start(const Additive *a, size_t i) {
     return a->is.window && i + 1 > a->is.window ? i + 1 - a->is.window : 0;
 }
 
-// Row x (D), rotated by so many positions.
-static void rotate_row(const Additive *a, double *x, double distance) {
-    const size_t half = a->is.size / 2;
-    for (size_t d = 0; a->is.rotated && d < half; d++) {
-        const double angle = distance * pow(10000, -(double)d / (double)half), first = x[d],
-                     second = x[half + d];
-        x[d] = first * cos(angle) - second * sin(angle);
-        x[half + d] = second * cos(angle) + first * sin(angle);
-    }
-}
-
 static void pooling_forward(const Additive *a, Pooling *p, const uint8_t *mask) {
     const size_t T = a->is.length, D = a->is.size;
     const double *value = a->is.raw ? p->x : p->normal;
@@ -160,11 +147,8 @@ static void pooling_forward(const Additive *a, Pooling *p, const uint8_t *mask) 
         for (size_t d = 0; d < D; d++) dot += p->normal[i * D + d] * p->weight[d];
         p->e[i] = !mask || mask[i] ? exp(score_scale(a) * dot) : 0;
         for (size_t j = window_start(a, i); j <= i; j++) {
-            double row[256];
             sum += p->e[j];
-            memcpy(row, value + j * D, D * sizeof(double));
-            rotate_row(a, row, (double)j - (double)i);
-            for (size_t d = 0; d < D; d++) p->g[i * D + d] += p->e[j] * row[d];
+            for (size_t d = 0; d < D; d++) p->g[i * D + d] += p->e[j] * value[j * D + d];
         }
         p->r[i] = sum > 0 ? 1 / sum : 0;
         for (size_t d = 0; d < D; d++) p->g[i * D + d] *= p->r[i];
@@ -180,15 +164,10 @@ static void pooling_backward(const Additive *a, const Pooling *p, double *dx, co
     for (size_t j = 0; j < T; j++) {
         double da = 0, dnormal[256] = {0};
         for (size_t i = j; i < T && window_start(a, i) <= j; i++) {
-            double z[256];
             for (size_t d = 0; d < D; d++) {
-                z[d] = p->r[i] * dg[i * D + d];
-                da -= p->e[j] * z[d] * p->g[i * D + d];
-            }
-            rotate_row(a, z, (double)i - (double)j);
-            for (size_t d = 0; d < D; d++) {
-                da += p->e[j] * z[d] * value[j * D + d];
-                (a->is.raw ? dx[j * D + d] : dnormal[d]) += p->e[j] * z[d];
+                const double z = p->r[i] * dg[i * D + d];
+                da += p->e[j] * z * (value[j * D + d] - p->g[i * D + d]);
+                (a->is.raw ? dx[j * D + d] : dnormal[d]) += p->e[j] * z;
             }
         }
         for (size_t d = 0; d < D; d++) {
@@ -286,16 +265,13 @@ static AdditiveResult additive_run(const Device *d, const Additive *a) {
     float *r_query = upload_numbers(d, NULL, M * is.heads),
           *r_key = upload_numbers(d, NULL, M * is.heads);
     const Matrix dqkv = upload_matrix(d, NULL, M, 3 * C, is.bf16_gradient);
-    float *angles = zero_numbers(is.length * is.size), *zero = zero_numbers(C);
-    rotary_angles(angles, 10000, 0, is.length, is.size);
-    float *gpu_angles = is.rotated ? upload_numbers(d, angles, is.length * is.size) : NULL;
+    float *zero = zero_numbers(C);
     float *dw_query = upload_numbers(d, zero, C), *dw_key = upload_numbers(d, zero, C);
     uint8_t *mask = a->mask ? (uint8_t *)upload(d, a->mask, M) : NULL;
 
     float *workspace = upload_numbers(d, NULL, additive_attention_workspace(d, &attention, false));
     AdditiveInput in = {qkv,
                         {w_query, w_key},
-                        gpu_angles,
                         mask,
                         is.rate > 0 ? query : dropout_none(),
                         is.rate > 0 ? key : dropout_none(),
@@ -315,11 +291,9 @@ static AdditiveResult additive_run(const Device *d, const Additive *a) {
     const AdditiveResult result = {download(d, out, M * C),
                                    download_matrix(d, dqkv, M),
                                    {download(d, dw_query, C), download(d, dw_key, C)}};
-    void *const memory[] = {at,       qkv,    x,    dout,      w_query,   w_key,
-                            G,        P,      out,  r_query,   r_key,     dqkv.data,
-                            dw_query, dw_key, mask, workspace, gpu_angles};
+    void *const memory[] = {at,  qkv,     x,     dout,      w_query,  w_key,  G,    P,
+                            out, r_query, r_key, dqkv.data, dw_query, dw_key, mask, workspace};
     for (void *at_device : memory) device_free(at_device);
-    free(angles);
     free(zero);
     return result;
 }
@@ -354,10 +328,9 @@ static void additive_check(const Device *d, AdditiveSetting is) {
     for (size_t unit = 0; unit < is.batch * is.heads; unit++)
         additive_head(&a, unit / is.heads, unit % is.heads);
     char text[200];
-    snprintf(text, sizeof(text), "additive B %zu T %zu H %zu D %zu k %zu s %g c %g rate %g%s%s%s%s",
+    snprintf(text, sizeof(text), "additive B %zu T %zu H %zu D %zu k %zu s %g c %g rate %g%s%s%s",
              is.batch, is.length, is.heads, is.size, is.window, is.rescale, is.sink, is.rate,
-             is.raw ? " raw" : "", is.plain ? " plain" : "", is.holes ? " holes" : "",
-             is.rotated ? " rotated" : "");
+             is.raw ? " raw" : "", is.plain ? " plain" : "", is.holes ? " holes" : "");
     // Exponentials of large scores have their rounding.
     const double tolerance = size > 1 ? 10 * FLOAT_TOLERANCE : FLOAT_TOLERANCE;
     for (int sms : {FEW_SMS, MANY_SMS}) {
@@ -377,8 +350,8 @@ static void additive_check(const Device *d, AdditiveSetting is) {
     for (void *at_host : memory) free(at_host);
 }
 
-static const AdditiveSetting ADDITIVE = {2,     65,    2,     8, 4,     10, 1e-5, 0,
-                                         false, false, false, 0, false, 0,  false};
+static const AdditiveSetting ADDITIVE = {2, 65,    2,     8,     4, 10,    1e-5,
+                                         0, false, false, false, 0, false, 0};
 
 static void test_additive_shapes(void) {
     Device d = device_create();
@@ -475,30 +448,6 @@ static void test_additive_plain(void) {
         is.length = 70;
         is.size = 200;
         additive_check(&d, is);
-    }
-    device_destroy(&d);
-}
-
-// Pooling of rotated rows; pairs of numbers in one lane, in two, and at other places of them.
-static void test_additive_rotated(void) {
-    Device d = device_create();
-    for (size_t window : {(size_t)0, (size_t)1, (size_t)4, (size_t)70}) {
-        for (size_t size : {(size_t)6, (size_t)8, (size_t)10, (size_t)16, (size_t)24, (size_t)64,
-                            (size_t)128, (size_t)200, (size_t)256}) {
-            AdditiveSetting is = ADDITIVE;
-            is.rotated = true;
-            is.window = window;
-            is.size = size;
-            is.heads = 1;
-            is.length = 77;
-            is.rate = 0.1;
-            is.holes = true;
-            is.rescale = 3;
-            additive_check(&d, is);
-            is.plain = true;
-            is.sink = 1;
-            if (size <= 64) additive_check(&d, is);
-        }
     }
     device_destroy(&d);
 }
@@ -1189,7 +1138,6 @@ int main(int argc, char **argv) {
         {"additive_options", test_additive_options},
         {"additive_smaller", test_additive_smaller},
         {"additive_plain", test_additive_plain},
-        {"additive_rotated", test_additive_rotated},
         {"softmax", test_softmax},
         {"softmax_sink", test_softmax_sink},
         {"softmax_late", test_softmax_late},

@@ -89,7 +89,7 @@ void *transformer_create(const ModelType *host, const ModelSetup *setup) {
     g->carve = transformer_carve;
     g->given_from = t->plan.layers[0].first;
     gpu_memory_create(g);
-    upload_positions(t);
+    if (t->sinusoids || t->angles) upload_positions(t);
     if (gpu_rows(g) > 0) t->token_losses = (float *)allocate(gpu_rows(g), sizeof(float), "losses");
     return t;
 }

@@ -397,7 +397,7 @@ static inline void positions_carve(Transformer *t, DeviceArena *arena) {
     const PositionKind kind = t->plan.stacks[0].embedding.positions;
     if (kind == POSITIONS_SINUSOIDAL)
         t->sinusoids = arena_array<float>(arena, size->positions * size->channels, "positions");
-    if (plan_rotary_base(&t->plan) > 0)
+    if (kind == POSITIONS_ROTARY)
         t->angles = arena_array<float>(arena, size->positions * size->head_size, "positions");
 }
 
@@ -501,24 +501,20 @@ static inline void transformer_carve(GpuModel *model, DeviceArena *arena) {
     partial_sums_carve(&model->sums, arena, count.sums, count.width);
 }
 
-// Positions that are computed, not learned: sinusoids, and the angles of rotations.
+// Positions that are computed, not learned: sinusoids, or else the angles of rotations.
 static inline void upload_positions(const Transformer *t) {
     const ModelSizes *size = &t->plan.size;
-    float *const tables[] = {t->sinusoids, t->angles};
-    const size_t columns[] = {size->channels, size->head_size};
-    for (int i = 0; i < 2; i++) {
-        if (!tables[i]) continue;
-        const size_t count = size->positions * columns[i];
-        float *values = (float *)allocate(count, sizeof(float), "positions");
-        if (i == 0)
-            sinusoidal_positions(values, size->positions, columns[i]);
-        else
-            rotary_angles(values, plan_rotary_base(&t->plan), 0, size->positions, columns[i]);
-        CUDA_CHECK(cudaMemcpyAsync(tables[i], values, count * sizeof(float), cudaMemcpyHostToDevice,
-                                   t->base.device.stream));
-        device_synchronize(&t->base.device);
-        free(values);
-    }
+    const size_t columns = t->sinusoids ? size->channels : size->head_size;
+    float *values = (float *)allocate(size->positions * columns, sizeof(float), "positions");
+    if (t->sinusoids)
+        sinusoidal_positions(values, size->positions, columns);
+    else
+        rotary_angles(values, plan_rotary_base(&t->plan), size->positions, columns);
+    CUDA_CHECK(cudaMemcpyAsync(t->sinusoids ? t->sinusoids : t->angles, values,
+                               size->positions * columns * sizeof(float), cudaMemcpyHostToDevice,
+                               t->base.device.stream));
+    device_synchronize(&t->base.device);
+    free(values);
 }
 
 #endif

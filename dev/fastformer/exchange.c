@@ -90,9 +90,8 @@ static char *tensor_name(const char *theirs, const Safetensors *file) {
 // Whether the class has each layer's kind (additive, or softmax and softmax1) and its blocks.
 static bool is_known(const TransformerPlan *plan) {
     for (size_t l = 0; l < plan->size.layers; l++) {
-        const AttentionPlan *a = &plan->layers[l].attention;
-        if (a->kind != ATTENTION_ADDITIVE && a->kind != ATTENTION_SOFTMAX &&
-            a->kind != ATTENTION_SOFTMAX1)
+        const AttentionKind kind = plan->layers[l].attention.kind;
+        if (kind != ATTENTION_ADDITIVE && kind != ATTENTION_SOFTMAX && kind != ATTENTION_SOFTMAX1)
             return false;
     }
     return plan_has_usual_blocks(
@@ -142,10 +141,7 @@ static bool write_config(const void *model, JsonWriter *w) {
     for (size_t i = 0; i < sizeof(numbers) / sizeof(numbers[0]); i++)
         json_add_number(w, numbers[i].key, numbers[i].value);
     write_attention(plan, w);
-    json_add_string(w, "pool",
-                    attention->pool_base > 0 ? "rotated"
-                    : attention->pool_raw    ? "raw"
-                                             : "normalised");
+    json_add_string(w, "pool", attention->pool_raw ? "raw" : "normalised");
     if (plan->positions != POSITIONS_LEARNED)
         json_add_string(w, "positions", plan->positions == POSITIONS_ROTARY ? "rotary" : "none");
     if (plan_rotary_base(plan) > 0) json_add_number(w, "rotary_base", plan_rotary_base(plan));

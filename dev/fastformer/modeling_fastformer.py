@@ -59,9 +59,9 @@ class FastformerConfig(PretrainedConfig):
         self.attention = attention or ["additive"] * self.n_layer  # of each layer, or "softmax" or "softmax1"
         self.rescale = rescale
         self.eps_denominator = eps_denominator  # 0: softmax, 1: softmax1
-        self.pool = pool  # "normalised" or "raw": what is pooled; "rotated": normalised, by its position
+        self.pool = pool  # "normalised" or "raw": what is pooled
         self.positions = positions  # "learned", "rotary" (of softmax's queries and keys) or "none"
-        self.rotary_base = rotary_base  # of the angles of rotary positions and rotated pooling
+        self.rotary_base = rotary_base  # of the angles of rotary positions
         self.dropout = kwargs.pop("hidden_dropout_prob", dropout)
         self.padding_token = padding_token  # its embedding takes no gradient; -1: none
         self.initializer_range = initializer_range
@@ -86,7 +86,6 @@ class WindowSum:
         self.block = window or GLOBAL_BLOCK
         self.before = None  # (B, H, k, N) suffix sums of the previous block, or (B, H, 1, N) the total of all
         self.current = None  # (B, H, < k, N) rows of the current block
-        self.count = 0  # rows so far
 
     def __call__(self, rows):  # (B, H, n, N) -> the same shape
         B, H, n, N = rows.shape
@@ -108,7 +107,6 @@ class WindowSum:
             rest = totals[:, :, :-1].unsqueeze(3)
             self.before = totals[:, :, full : full + 1]
         self.current = rows[:, :, full * k :]
-        self.count += n
         return (prefix + rest).view(B, H, -1, N)[:, :, place : place + n]
 
     def select(self, rows):  # (B') numbers of the sequences that continue
@@ -166,12 +164,12 @@ class FastformerCache:
 
 
 def rotated(x, first, base):
-    """Rows (B, H, T, D) by the angles of positions first, first + 1, ... (-base: back): the halves of a row are
-    rotated, as in Hugging Face's Llama."""
+    """Rows (B, H, T, D) by the angles of positions first, first + 1, ...: the halves of a row are rotated, as in
+    Hugging Face's Llama."""
     T, D = x.shape[2:]
-    rates = abs(base) ** -(torch.arange(D // 2, device=x.device, dtype=torch.float64) / (D // 2))
+    rates = base ** -(torch.arange(D // 2, device=x.device, dtype=torch.float64) / (D // 2))
     angles = torch.arange(first, first + T, device=x.device)[:, None] * rates
-    cosine, sine = angles.cos().to(x.dtype), (angles.sin() if base > 0 else -angles.sin()).to(x.dtype)
+    cosine, sine = angles.cos().to(x.dtype), angles.sin().to(x.dtype)
     a, b = x.chunk(2, -1)
     return torch.cat([a * cosine - b * sine, b * cosine + a * sine], -1)
 
@@ -188,7 +186,7 @@ class AdditiveAttention(nn.Module):
         self.heads, self.size = H, C // H
         self.memory = lambda: layer_memory(config, layer)
         self.scale, self.sink = config.rescale / (C // H), config.eps_denominator
-        self.raw, self.base = config.pool == "raw", config.rotary_base if config.pool == "rotated" else None
+        self.raw = config.pool == "raw"
         self.dropout = config.dropout
         self.attn_norm = nn.LayerNorm(C, eps=1e-5)
         self.projections = nn.Linear(C, 3 * C, bias=False)
@@ -203,11 +201,9 @@ class AdditiveAttention(nn.Module):
         e = (self.scale * (normed * normal(weight)[:, None]).sum(-1, keepdim=True)).exp()
         if mask is not None:
             e = e * mask[:, None, :, None].to(e.dtype)
-        first, pooled = total.count, x if self.raw else normed
-        sums = total(torch.cat([e * (rotated(pooled, first, self.base) if self.base else pooled), e], -1))
+        sums = total(torch.cat([e * (x if self.raw else normed), e], -1))
         denominator = sums[..., -1:] + self.sink
-        pooled = sums[..., :-1] / denominator.masked_fill(denominator == 0, 1)
-        return (rotated(pooled, first, -self.base) if self.base else pooled).to(kind)
+        return (sums[..., :-1] / denominator.masked_fill(denominator == 0, 1)).to(kind)
 
     def forward(self, x, mask, sums):  # (B, T, C) -> (B, T, C); sums None: of these rows alone
         B, T, C = x.shape
@@ -296,12 +292,12 @@ class FastformerForCausalLM(PreTrainedModel, GenerationMixin):
             raise ValueError(f"attention {config.attention}: expected additive, softmax or softmax1 for each layer")
         if channels % heads or channels < 2 * heads:
             raise ValueError(f"hidden_size {channels}: expected {heads} heads of 2 channels or more")
-        if config.pool not in ("normalised", "raw", "rotated"):
-            raise ValueError(f'pool "{config.pool}": expected "normalised", "raw" or "rotated"')
+        if config.pool not in ("normalised", "raw"):
+            raise ValueError(f'pool "{config.pool}": expected "normalised" or "raw"')
         if config.positions not in ("learned", "rotary", "none"):
             raise ValueError(f'positions "{config.positions}": expected "learned", "rotary" or "none"')
-        if (config.pool == "rotated" or config.positions == "rotary") and channels // heads % 2:
-            raise ValueError(f"rotated heads of {channels // heads} channels: they must be even")
+        if config.positions == "rotary" and channels // heads % 2:
+            raise ValueError(f"positions rotary: heads of {channels // heads} channels; they must be even")
         padding = config.padding_token if config.padding_token >= 0 else None
         self.word_embedding = nn.Embedding(config.vocab_size, config.hidden_size, padding_idx=padding)
         self.fastformer_model = Layers(config)

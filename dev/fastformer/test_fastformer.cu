@@ -36,8 +36,6 @@ static void test_step() {
     gpu_check_step(pair(), SMALL "dropout=0.2 windows=global", "fp32", 1, 0, 1e-4);
     gpu_check_step(pair(), SMALL "dropout=0.2 windows=1,5,global scores=plain", "fp32", 45, 0.2,
                    1e-4);
-    gpu_check_step(pair(), SMALL "dropout=0.2 windows=1,5,global pool=rotated rescale=3", "fp32",
-                   45, 0.2, 1e-4);
     gpu_check_step(pair(), WHOLE "dropout=0.1 windows=4,global", "fp32", 37, 0, 1e-4);
     gpu_check_step(pair(), WHOLE "dropout=0.1 windows=3,100", "fp32", 150, 0.3, 1e-4);
     gpu_check_step(pair(), "layers=1 channels=260 heads=5 sink=1 pool=raw dropout=0.1", "fp32", 20,
@@ -84,15 +82,12 @@ static void test_training() {
     gpu_check_bits(pair().gpu, options, "fp32");
     gpu_check_bits(pair().gpu, WHOLE "dropout=0.1 windows=3,global", "bf16");
     gpu_check_bits(pair().gpu, SMALL "dropout=0.1 windows=3,8,global scores=plain", "bf16");
-    gpu_check_bits(pair().gpu, SMALL "dropout=0.1 windows=3,8,global pool=rotated", "bf16");
     gpu_check_training(pair(), SMALL "windows=3,8,global optimizer=muon", "fp32", 1e-4);
     gpu_check_bits(pair().gpu, SMALL "windows=3,8,global optimizer=muon", "bf16");
 }
 
 static void test_model() {
-    for (const char *options :
-         {SMALL "windows=1,2,7", SMALL "windows=auto", SMALL "windows=3,9,global pool=rotated",
-          "layers=2 channels=280 heads=2 windows=3,8 pool=rotated positions=none scores=plain"}) {
+    for (const char *options : {SMALL "windows=1,2,7", SMALL "windows=auto"}) {
         ModelTest t = model_test_create(pair().gpu, options, 2, 50, 29);
         model_check_decoding(&t, 2e-4);
         gpu_train(&t, 0, 1); // the decoder has to notice
@@ -103,8 +98,7 @@ static void test_model() {
     model_check_accumulation(pair().gpu, SMALL "dropout=0.2");
     for (const char *options : {"dropout=0.2", "windows=3,8,global sink=1 pool=raw rescale=3",
                                 "windows=global,5,1 scores=plain sink=1",
-                                "attention=additive,softmax:7,additive rescale=0",
-                                "windows=3,8,global pool=rotated positions=sinusoidal"}) {
+                                "attention=additive,softmax:7,additive rescale=0"}) {
         char *all = format_string(SMALL "%s", options);
         gpu_check_statistics(pair(), all);
         free(all);
@@ -129,14 +123,10 @@ static void test_hybrid() {
     gpu_check_training(pair(), hybrid, "fp32", 1e-4);
     gpu_check_bits(pair().gpu, hybrid, "bf16");
     gpu_check_shapes(pair(), hybrid);
-    for (const char *pool : {"normalised", "rotated"}) {
-        char *all = format_string(SMALL "attention=additive,softmax:7,additive positions=rotary "
-                                        "norm=rms ffn=swiglu kv-heads=1 rescale=3 dropout=0.1 "
-                                        "pool=%s",
-                                  pool);
-        gpu_check_step(pair(), all, "bf16", 37, 0, 5e-2);
-        free(all);
-    }
+    gpu_check_step(pair(),
+                   SMALL "attention=additive,softmax:7,additive positions=rotary norm=rms "
+                         "ffn=swiglu kv-heads=1 rescale=3 dropout=0.1",
+                   "bf16", 37, 0, 5e-2);
 }
 
 static void create_with(void *options) {

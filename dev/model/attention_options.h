@@ -45,9 +45,8 @@
      .group = OPTION_GROUP_MORE, \
      .help = "additive: term added to denominators (0 softmax, 1 softmax1)"}, \
     {.name = OPT_POOL, .kind = OPTION_CHOICE, .scope = OPTION_MODEL, .value = "WHAT", \
-     .initial = "normalised", .implied = silent, .choices = "normalised|raw|rotated", \
-     .group = OPTION_GROUP_MORE, \
-     .help = "additive: vectors to pool; rotated: normalised, rotated by position"}
+     .initial = "normalised", .implied = silent, .choices = "normalised|raw", \
+     .group = OPTION_GROUP_MORE, .help = "additive: vectors to pool"}
 // clang-format on
 
 // What these options say of each layer (fresh, (layers)), of a model with so many positions:

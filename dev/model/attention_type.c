@@ -71,8 +71,6 @@ static void additive_configure(AttentionPlan *plan, const Options *options) {
     plan->rescale = options_number(options, OPT_RESCALE);
     plan->sink = options_number(options, OPT_SINK);
     plan->pool_raw = strcmp(options_text(options, OPT_POOL), "raw") == 0;
-    if (strcmp(options_text(options, OPT_POOL), "rotated") == 0)
-        plan->pool_base = options_number(options, OPT_ROTARY_BASE);
 }
 
 static void additive_parameters(AttentionPlan *plan, ParameterTable *table, const char *prefix,
@@ -80,8 +78,6 @@ static void additive_parameters(AttentionPlan *plan, ParameterTable *table, cons
     static const char *const names[] = {"query_attn", "key_attn"};
     if (channels / heads < 2)
         fail("--heads %zu: the %zu channels must divide into heads of at least 2", heads, channels);
-    if (plan->pool_base > 0 && channels / heads % 2 != 0)
-        fail_usage("--pool rotated: heads of %zu channels; they must be even", channels / heads);
     for (size_t i = 0; i < 2; i++) {
         char name[PARAMETER_NAME];
         snprintf(name, sizeof(name), "%s.%s", prefix, names[i]);

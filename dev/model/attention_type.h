@@ -31,8 +31,6 @@ typedef struct {
     double power;   // cosine, pairwise: of the number of keys seen, where none is learned
     double rescale; // additive: bound of scores
     bool pool_raw;  // additive: pool x instead of the normalised x'
-    double
-        pool_base; // additive: base of the angles by which what is pooled is rotated; 0: it is not
     PairwiseSimilarity similarity; // pairwise
     PairwiseActivation activation;
     ScoresKind scores; // rescaled: by `rescale`

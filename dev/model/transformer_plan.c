@@ -144,10 +144,8 @@ bool plan_prepares(const TransformerPlan *plan) {
 
 double plan_rotary_base(const TransformerPlan *plan) {
     double base = 0;
-    for (size_t l = 0; l < plan->size.layers && !(base > 0); l++) {
-        const AttentionPlan *a = &plan->layers[l].attention;
-        base = a->rotary_base > 0 ? a->rotary_base : a->pool_base;
-    }
+    for (size_t l = 0; l < plan->size.layers && !(base > 0); l++)
+        base = plan->layers[l].attention.rotary_base;
     return base;
 }
 

@@ -141,8 +141,8 @@ bool plan_attends(const TransformerPlan *plan, AttentionKind kind);
 // Whether any has a window.
 bool plan_has_windows(const TransformerPlan *plan);
 
-// Whether any prepares its queries and keys; and the base of the angles by which these, or what is
-// pooled, are rotated, or 0.
+// Whether any prepares its queries and keys; and the base of the angles by which these are rotated,
+// or 0.
 bool plan_prepares(const TransformerPlan *plan);
 double plan_rotary_base(const TransformerPlan *plan);
 

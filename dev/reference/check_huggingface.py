@@ -267,8 +267,8 @@ def main():
         check_directory(root)
         check_export(root, data, tokens)
         check_fastformer(root, data, tokens, "published")
-        check_fastformer(root, data, tokens, "rotated", "--pool", "rotated", "--positions", "none")
-        hybrid = ("--attention", "additive*2+softmax", "--pool", "rotated", "--positions", "rotary", "--rotary-base", "100")
+        check_fastformer(root, data, tokens, "raw", "--pool", "raw", "--positions", "none")
+        hybrid = ("--attention", "additive*2+softmax", "--pool", "raw", "--positions", "rotary", "--rotary-base", "100")
         check_fastformer(root, data, tokens, "hybrid", *hybrid)
     print(f"{sum(results)} passed, {len(results) - sum(results)} failed")
     return 0 if all(results) else 1
