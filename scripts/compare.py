@@ -62,6 +62,9 @@ class Trainers:
         output.txt."""
         os.makedirs(directory, exist_ok=True)
         begun = os.path.exists(os.path.join(directory, "log.jsonl"))
+        if begun and "-e" in command:  # a resumed run has its own weights
+            at = command.index("-e")
+            command = command[:at] + command[at + 2 :]
         with open(os.path.join(directory, "output.txt"), "wb") as output:
             with self.lock:
                 if self.stopped:

@@ -138,6 +138,9 @@ check 'a model is asked for more than it was trained on' says 0 '| softmax | 0.2
     --arms softmax --values 'pairs*' --output begun
 check 'the second run begins with the weights of the first' [ "$(grep -c -e "-e [^ ]*begun/softmax-pairs=8,vocab=1024-seed-1" trained)" -eq 1 ]
 check 'and follows it' [ "$(tail -n 2 trained | grep -c 'begun/softmax-pairs=4-64')" -eq 1 ]
+sed -i '/test_loss/d' begun/softmax-pairs=4-64,vocab=1024-seed-1/log.jsonl
+check 'the second run resumes' says 0 '| softmax | 0.2500 ' scripts/run_recall.sh --quick --arms softmax --values 'pairs*' --output begun
+check 'with its own weights' [ "$(tail -n 1 trained | grep -e ' -y' | grep -vc -e ' -e ')" -eq 1 ]
 check 'another arm' says 0 '| additive | - |' scripts/run_recall.sh --quick --arms additive --values copy --output begun
 check 'does not take the place of the first in runs.csv' [ "$(grep -c '^softmax,.*,0.25,' begun/runs.csv)" -eq 1 ]
 
