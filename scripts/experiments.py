@@ -1769,10 +1769,14 @@ def recall_plots(c):
         panels.append(
             {
                 "title": value.partition(",")[0],
-                "xlabel": "what is asked, and tokens of the sequence",
+                "xlabel": ("where it is, percent" if value == "passkey" else "pairs")
+                + "; tokens of the sequence",
                 "ylabel": "share of right answers",
                 "xticks": list(range(len(keys))),
-                "xnames": [key.replace(" of ", "\n") for key in keys],
+                "xnames": [
+                    key.split("=")[-1].replace(" of ", "\n").replace("passkey", "any")
+                    for key in keys
+                ],
                 "curves": curves,
             }
         )
