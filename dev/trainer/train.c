@@ -139,10 +139,8 @@ static void extend_positions(const Options *options, const ModelType *type, Safe
         type->position_embedding && safetensors_find(weights, type->position_embedding);
     if (wanted <= positions || (learned && !trains)) return;
     if (options_integer(options, OPT_AVERAGE) > 0)
-        fail("--%s %lld: the model has %lld positions, and --average makes no more; train with the "
-             "mean "
-             "first, "
-             "then on from that run",
+        fail("--%s %lld: the model has %lld positions, and --average makes no more; train with "
+             "the mean first, then on from that run",
              options_name(option), (long long)wanted, positions);
     checkpoint_extend_positions(weights, type, wanted);
     if (!trains) return; // what is printed then is the result alone
