@@ -99,8 +99,7 @@ static Tensor read_tensor(const Section *section, const Json *header) {
     const size_t begin = (size_t)offsets[0], end = (size_t)offsets[1];
     if (begin > end || end > section->size)
         fail("%s: tensor \"%s\": data_offsets %zu to %zu, expected them in order and at most %zu, "
-             "the size of "
-             "the data",
+             "the size of the data",
              section->path, section->name, begin, end, section->size);
     if (end - begin != bytes)
         fail("%s: tensor \"%s\": data_offsets span %zu bytes, its shape takes %zu", section->path,

@@ -126,9 +126,7 @@ static void *language_create(const TaskSetup *setup) {
     if (setup->training && options_integer(setup->options, OPT_SAMPLE_EVERY) > 0) {
         if (!dataset->tokenizer)
             fail("--sample-every: %s has no tokenizer, so no text can be written; drop the option, "
-                 "or make "
-                 "the data "
-                 "with ./tokenize",
+                 "or make the data with ./tokenize",
                  dataset->name);
         if (dataset->end < 0)
             fail("--sample-every: %s has no token that precedes a text (\"end\" in "

@@ -76,8 +76,7 @@ static void plan_training(Sequences *s, const Options *options) {
     s->plan.sequences = loader_sequences(s->loader);
     if (s->plan.sequences < s->per_update)
         fail("%s: %lld sequences of %lld tokens in the training split, an update takes %lld; lower "
-             "--seq-len "
-             "or --batch, or train on a longer text",
+             "--seq-len or --batch, or train on a longer text",
              s->dataset->name, (long long)s->plan.sequences, (long long)T,
              (long long)s->per_update);
 }

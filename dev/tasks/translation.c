@@ -138,8 +138,7 @@ static void find_pairs(PairList *list, const Dataset *dataset, int64_t max_lengt
     free(tokens);
     if (start < split->tokens)
         fail("%s: pair %zu of the %s split, after token %lld, is not complete: its two sentences "
-             "do not end "
-             "with token %d",
+             "do not end with token %d",
              dataset->name, list->count + list->left_out + 1, split->name, (long long)start,
              dataset->end);
     if (list->count > UINT32_MAX)

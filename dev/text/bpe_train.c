@@ -192,8 +192,7 @@ static void make_symbols(Trainer *t) {
     for (int32_t w = 0; w < words_count(t->words); w++) total += words_text(t->words, w).size;
     if (total > INT32_MAX)
         fail("the different words of the training text have %zu bytes together, more than %d: "
-             "train the "
-             "tokenizer on a part of it",
+             "train the tokenizer on a part of it",
              total, INT32_MAX);
     t->symbols = allocate(total, sizeof(Symbol), "the words of a text");
     for (int32_t w = 0, at = 0; w < words_count(t->words); w++) {

@@ -294,8 +294,7 @@ static void check_texts(Job *job) {
             job->settings.kind == TOKENIZER_SPM ? utf8_valid_prefix(text) : text.size;
         if (valid < text.size)
             fail("%s: byte %zu of the %s text is not UTF-8, which the spm tokenizer needs: convert "
-                 "the text "
-                 "(iconv), or take --tokenizer bpe or byte",
+                 "the text (iconv), or take --tokenizer bpe or byte",
                  job->names[s], valid, split_name(s));
     }
 }

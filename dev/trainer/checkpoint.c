@@ -259,8 +259,7 @@ static void refuse_non_finite(const Run *run, const real *values, int64_t step) 
         for (size_t j = 0; j < table->items[i].size; j++)
             if (!isfinite(values[table->items[i].offset + j]))
                 fail("step %lld: %s has become %g; nothing is saved, and the checkpoint before "
-                     "stays; start "
-                     "from it with -e and a lower --lr",
+                     "stays; start from it with -e and a lower --lr",
                      (long long)step, table->items[i].name,
                      (double)values[table->items[i].offset + j]);
 }
@@ -348,9 +347,8 @@ static void check_pair(const Checkpoint *pair) {
     if (!same || safetensors_integer(pair->state, "step", 0, INT64_MAX) !=
                      safetensors_integer(pair->weights, "step", 0, INT64_MAX))
         fail("%s: does not belong to the weights next to it: the two were not saved together; "
-             "remove both to resume from an older checkpoint, or start from the weights with "
-             "-e and another "
-             "--output",
+             "remove both to resume from an older checkpoint, or start from the weights with -e "
+             "and another --output",
              pair->state->file.path);
 }
 
