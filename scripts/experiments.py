@@ -1671,6 +1671,7 @@ RECALL_SIZES = {
     "pairs=4-64,vocab=1024": [
         *((f"pairs={pairs},vocab=1024", 256, 256) for pairs in (4, 8, 16, 32, 64)),
         ("pairs=128,vocab=1024", 512, 256),
+        ("pairs=256,vocab=1024", 1024, 256),
     ],
     "passkey": [
         *(("passkey", length, 100) for length in (64, 256, 1024, 4096)),
@@ -1787,7 +1788,7 @@ RECALL = {
     "title": "Recall",
     "about": (
         "What can a model recall of its context? Sequences generated from a seed: multi-query "
-        "associative recall of 4 to 128 pairs, a passkey in up to 65,536 tokens, copying, parity; "
+        "associative recall of 4 to 256 pairs, a passkey in up to 65,536 tokens, copying, parity; "
         "additive and softmax attention, with windows and without, and hybrids of both."
     ),
     "quick": "40 updates of small models, one seed, about ten minutes: nothing is learnt",

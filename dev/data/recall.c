@@ -49,16 +49,16 @@ Recall recall_parse(const char *name) {
             rest += 7;
             vocabulary = take_number(&rest);
         }
-        const int64_t least = pairs ? 1 : 0, most = pairs ? vocabulary / 8 : 100;
+        const int64_t least = pairs ? 1 : 0, most = pairs ? vocabulary / 4 : 100;
         if (!*rest && first >= least && last >= first && last <= most && (pairs || !more) &&
             vocabulary <= PAIRS_VOCABULARY)
             return (Recall){pairs ? RECALL_PAIRS : RECALL_PASSKEY, first, last,
                             (int32_t)vocabulary};
     }
-    fail("%s: expected recall:pairs=N or A-B (1 to %d, an eighth of the vocabulary), "
+    fail("%s: expected recall:pairs=N or A-B (1 to %d, a quarter of the vocabulary), "
          "recall:pairs=N,vocab=V (up to %d), recall:passkey, recall:passkey=PERCENT, recall:copy "
          "or recall:parity",
-         name, PAIRS_VOCABULARY / 8, PAIRS_VOCABULARY);
+         name, PAIRS_VOCABULARY / 4, PAIRS_VOCABULARY);
 }
 
 int32_t recall_vocabulary(const Recall *recall) {

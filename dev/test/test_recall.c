@@ -48,8 +48,8 @@ static void test_pairs(void) {
     }
     CHECK(sizes[0] > TIMES / 5 && sizes[1] > TIMES / 5 && sizes[2] > TIMES / 5);
     CHECK((double)first_half > 0.55 * (double)(4 * sizes[0] + 8 * sizes[1] + 16 * sizes[2]));
-    CHECK(make("recall:pairs=16,vocab=128", 0, inputs, targets) == 16);
-    for (int i = 0; i < 16; i++) CHECK(inputs[2 * i] < 64 && inputs[2 * i + 1] >= 64);
+    CHECK(make("recall:pairs=16,vocab=64", 0, inputs, targets) == 16);
+    for (int i = 0; i < 16; i++) CHECK(inputs[2 * i] < 32 && inputs[2 * i + 1] >= 32);
 }
 
 static void test_passkey(void) {
@@ -114,8 +114,8 @@ static void test_refusals(void) {
                                         "recall:pairs=0",
                                         "recall:pairs=8-4",
                                         "recall:pairs=4-",
-                                        "recall:pairs=2000",
-                                        "recall:pairs=9,vocab=64",
+                                        "recall:pairs=2049",
+                                        "recall:pairs=17,vocab=64",
                                         "recall:pairs=9,vocab=8193",
                                         "recall:pairs=9,vocab=",
                                         "recall:passkey=9,vocab=64",
