@@ -170,7 +170,7 @@ class Comparison:
         self.settings, self.rows, self.failed, self.total = {}, [], [], 0
         if "choose" in self.experiment:
             self.experiment["choose"](self)
-        self.all = self.arms, self.values
+        self.all_arms, self.all_values = self.arms, self.values
         self.arms = {arm: self.arms[arm] for arm in chosen("--arms", self.arms, arguments.arms)}
         if self.value_name:
             self.values = chosen("--values", self.values, arguments.values)
@@ -524,14 +524,14 @@ def collect(c):
         c.rows.append(row)
     if not c.rows:
         raise Error(f"{c.keep or c.out}: no run is finished")
-    own, (arms, values) = set(map(key_of, c.rows)), c.all
+    own = set(map(key_of, c.rows))
     c.others = [
         row
         for key, row in known.items()
         if key not in own
         and row["data"] in c.data
-        and row["arm"] in arms
-        and (row["value"] or None) in values
+        and row["arm"] in c.all_arms
+        and (row["value"] or None) in c.all_values
     ]
     for arm, pattern in c.experiment.get("borrowed", {}).items():
         borrow(c, arm, pattern)
@@ -582,14 +582,13 @@ def write_tables(c, directory):
     )
     keys = [c.value_name and "value" if name == c.value_name else name for name in names]
     columns = [*c.experiment["measures"], *c.experiment.get("texts", ()), "machine", "diverged"]
-    arms, values = c.all
     own = sorted(
         [row for row in c.rows if row["arm"] in c.arms] + c.others,
         key=lambda r: (
             c.data.index(r["data"]),
             r["seed"],
-            values.index(r["value"] or None),
-            list(arms).index(r["arm"]),
+            c.all_values.index(r["value"] or None),
+            list(c.all_arms).index(r["arm"]),
         ),
     )
     write_csv(

@@ -1423,9 +1423,9 @@ PRECISION = {
 
 # ---- the fair fight
 
+RAW = "--pool raw --rescale 2"
 # (name, options with {} for three windows, how many of the four layers have no output projection of
 # C x C: the feed-forward network is wider by as much, so that all arms have as many parameters)
-RAW = "--pool raw --rescale 2"
 FAIR_ATTENTION = {
     "additive": ("additive", "--attention additive --windows {},global", 4),
     "additive-raw": ("additive, raw", f"--attention additive --windows {{}},global {RAW}", 4),
@@ -1705,18 +1705,29 @@ def recall_collect(c):
         run = os.path.join(c.out, f"{row['arm']}-{row['value']}-seed-{row['seed']}")
         if not os.path.isfile(os.path.join(run, "best.safetensors")):
             continue
+        program = f"./train_fastformer{'cu' if c.gpu else ''}"
         for task, length, count in RECALL_SIZES.get(row["value"], []):
-            key = f"{task.partition(',')[0]} of {length}"
-            if row.get(key) is None:
-                asked = subprocess.run(
-                    f"./train_fastformer{'cu' if c.gpu else ''} -e {run} --eval test --json "
-                    f"-i recall:{task} -t {length} -b 1 -m {4 if c.quick else count}".split(),
-                    capture_output=True,
-                    text=True,
-                )
-                if asked.returncode:
-                    raise Error(f"{run}: {asked.stderr.strip()}")
-                row[key] = json.loads(asked.stdout)["test_accuracy"]
+            key = recall_key(task, length)
+            if row.get(key) is not None:
+                continue
+            options = f"-i recall:{task} -t {length} -b 1 -m {4 if c.quick else count}".split()
+            asked = subprocess.run(
+                [program, "-e", run, "--eval", "test", "--json", *options],
+                capture_output=True,
+                text=True,
+            )
+            if asked.returncode:
+                raise Error(f"{run}: {asked.stderr.strip()}")
+            row[key] = json.loads(asked.stdout)["test_accuracy"]
+
+
+def recall_key(task, length):
+    """The column of what a trained model is asked."""
+    return f"{task.partition(',')[0]} of {length}"
+
+
+def recall_keys(value):
+    return [recall_key(task, length) for task, length, _ in RECALL_SIZES[value]]
 
 
 def recall_report(c):
@@ -1750,14 +1761,9 @@ def recall_report(c):
     return [*lines, *machine_list(c), "", "![accuracy](accuracy_by_size.png)"]
 
 
-def recall_keys(value):
-    """The columns of what its models are asked."""
-    return [f"{task.partition(',')[0]} of {length}" for task, length, _ in RECALL_SIZES[value]]
-
-
 def recall_plots(c):
     panels = []
-    for value, sizes in RECALL_SIZES.items():
+    for value in RECALL_SIZES:
         keys = recall_keys(value)
         curves = []
         for i, (arm, label) in enumerate(c.arms.items()):

@@ -141,13 +141,12 @@ def finish(ax, panel):
 
 
 def draw_curve(ax, curve):
-    """A curve: label, colour (a number), points (x, y[, spread]); line: its style, marks: places
+    """A curve: label, colour (a number), points (x, y[, spread]); marks: places
     (x, y) that diverged."""
     colour = COLOURS[curve["colour"] % len(COLOURS)]
     style = {
         "color": colour,
         "alpha": curve.get("alpha", 1),
-        "linestyle": curve.get("line", "-"),
         "marker": curve.get("marker", "o"),
         "label": curve.get("label"),
     }
