@@ -1424,6 +1424,7 @@ PRECISION = {
 # ---- the fair fight
 
 RAW = "--pool raw --rescale 2"
+HALF = "--positions rotary --rotary-part 0.5"
 # (name, options with {} for three windows, how many of the four layers have no output projection of
 # C x C: the feed-forward network is wider by as much, so that all arms have as many parameters)
 FAIR_ATTENTION = {
@@ -1434,6 +1435,11 @@ FAIR_ATTENTION = {
     "softmax-windows-nope": (
         "softmax, windows; no positions",
         "--attention softmax --windows {},global --positions none",
+        0,
+    ),
+    "softmax-windows-half": (
+        "softmax, windows; half of rotary positions",
+        f"--attention softmax --windows {{}},global {HALF}",
         0,
     ),
     "3additive-softmax": (
@@ -1449,6 +1455,11 @@ FAIR_ATTENTION = {
     "3raw-softmax-nope": (
         "3 additive raw, softmax; no positions",
         f"--attention additive*3+softmax --windows {{}},global {RAW} --positions none",
+        3,
+    ),
+    "3raw-softmax-half": (
+        "3 additive raw, softmax; half of rotary positions",
+        f"--attention additive*3+softmax --windows {{}},global {RAW} {HALF}",
         3,
     ),
     "softmax-3raw": (
@@ -1652,9 +1663,11 @@ RECALL_ATTENTION = {
         "softmax",
         "softmax-windows",
         "softmax-windows-nope",
+        "softmax-windows-half",
         "3additive-softmax",
         "3raw-softmax",
         "3raw-softmax-nope",
+        "3raw-softmax-half",
         "softmax-3raw",
     )
 }

@@ -33,6 +33,14 @@ PYTORCH_VARIANTS = {
     "bert": ("huggingface",),
     "translate": ("huggingface", "torch"),
 }
+# train_fastformer with other attention, in today's blocks: of four layers, which repeat.
+ATTENTION = {
+    "hybrid": "additive:2+additive:4+additive:8+softmax:global",
+    "hybrid-local": "additive:2+additive:4+additive:8+softmax:256",
+    "windows": "softmax:2+softmax:4+softmax:8+softmax:global",
+    "softmax": "softmax:global",
+}
+TODAY = "--norm rms --ffn swiglu --positions rotary --scores qknorm --pool raw --rescale 2".split()
 WARMUP_STEPS = 3  # a step compiles, another settles the allocator
 LOCKED_SECONDS = 45  # then others have their turn
 
@@ -52,11 +60,15 @@ def contender_names():
     for model, variants in PYTORCH_VARIANTS.items():
         names += [f"{model}/{whose}/{mode}" for whose, modes in TRAINER_VARIANTS.items() for mode in modes]
         names += [f"{model}/{variant}/{mode}" for variant in variants for mode in PYTORCH_MODES]
-    return names
+    return names + [f"{model}/c/{mode}" for model in ATTENTION for mode in TRAINER_VARIANTS["c"]]
 
 
 def is_trainer(name):
     return name.split("/")[1] in TRAINER_VARIANTS
+
+
+def program_of(model):
+    return f"train_{'fastformer' if model in ATTENTION else model}"
 
 
 def peak_memory(process="self"):
@@ -133,7 +145,8 @@ def create_trainer(name, config, data, settings):
     directory = settings.built_in if whose == "c-built-in" else settings.build
     threads = 1 if whose == "c-one-thread" else settings.threads
     data = os.path.join(data, "pairs") if model == "translate" else data
-    return Trainer(name, os.path.join(directory, f"train_{model}"), config, data, threads)
+    options = ["--attention", ATTENTION[model], *TODAY] if model in ATTENTION else []
+    return Trainer(name, os.path.join(directory, program_of(model)), config, data, threads, options=options)
 
 
 # ---- PyTorch ---------------------------------------------------------------------------------------------------------
@@ -418,7 +431,7 @@ def is_there(name, settings):
     model, whose, _ = name.split("/")
     if is_trainer(name):
         directory = settings.built_in if whose == "c-built-in" else settings.build
-        missing = not (directory and os.path.exists(os.path.join(directory, f"train_{model}"))) and "the trainer"
+        missing = not (directory and os.path.exists(os.path.join(directory, program_of(model)))) and "the trainer"
     else:
         with_transformers = model == "gpt2" or whose == "huggingface"
         modules = ("torch", "transformers") if with_transformers else ("torch",)

@@ -353,8 +353,33 @@ def show_threads(parts):
     return ["", "## threads", *show_rows(rows, THREAD_COLUMNS)] if rows else []
 
 
+HYBRID_COLUMNS = {
+    "size": ("size", ""),
+    "attention": ("attention", ""),
+    "short T": ("short", ",d"),
+    "ms/step": ("short_ms", ",.0f"),
+    "long T": ("long", ",d"),
+    "ms/step there": ("long_ms", ",.0f"),
+    "times the short one": ("times", ".2f"),
+}
+
+
+def show_hybrids(parts):
+    """Of parts hybrids-SIZE: what the same tokens cost in the longest sequences, compared with the shortest."""
+    rows = []
+    for name, part in parts.items():
+        if name.startswith("hybrids-"):
+            for contender in (row["contender"] for row in part["runs"][0]["results"]):
+                curve = lengths_of(parts, name, contender)
+                (short, first), (long, last) = curve[0], curve[-1]
+                rows.append({"size": name.split("-")[1], "attention": contender.split("/")[0],
+                             "short": short, "short_ms": first["ms"], "long": long, "long_ms": last["ms"],
+                             "times": last["ms"] / first["ms"]})
+    return ["", "## mixed attention by length", *show_rows(rows, HYBRID_COLUMNS)] if rows else []
+
+
 def show_sections(parts):
-    lines = show_models(parts) + show_threads(parts)
+    lines = show_models(parts) + show_hybrids(parts) + show_threads(parts)
     for name, part in parts.items():
         if isinstance(part, dict) and "runs" in part:
             lines += ["", f"## {name}", *show_peers(part)]

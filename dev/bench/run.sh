@@ -3,7 +3,7 @@
 #
 #   dev/bench/run.sh [--quick] [--output DIR] [--python PYTHON] [--lock COMMAND] [--again] [PART...]
 #
-# Parts: peak products steps threads layers decoding fastformer gpt2 lengths models large; default: all, without large in the quick mode. Each
+# Parts: peak products steps threads layers decoding fastformer gpt2 lengths hybrids models large; default: all, without large in the quick mode. Each
 # writes DIR/parts/PART*.json (default DIR: runs/speed); an existing part is not measured again, so an interrupted call
 # resumes where it stopped. --again measures the parts again. Then DIR/report.md, DIR/results.json and the plots are
 # made from all existing parts. --quick takes 12 minutes on two Zen 5 cores and half an hour on two Zen 4 cores. PYTHON
@@ -26,7 +26,7 @@ case ${1-} in
     ;;
 esac
 
-all='peak products steps threads layers decoding fastformer gpt2 lengths models large'
+all='peak products steps threads layers decoding fastformer gpt2 lengths hybrids models large'
 full=1
 quick=
 out=runs/speed
@@ -185,6 +185,15 @@ measure_lengths() {
         --config T=16384,B=1 --lengths "${full:+512,2048,8192,}16384" --rounds "$few_rounds"
     peers lengths-ours.json "fastformer/c/$fast" --config T=65536,B=1 \
         --lengths "512,${full:+2048,}8192,${full:+16384,32768,}65536" --rounds "$few_rounds"
+}
+
+# Attention mixed in one model, at the size of scripts/run_fair.sh, and, as attention over all tokens costs less next to
+# wider layers, at that of GPT-2 124M.
+measure_hybrids() {
+    for size in small:L=4,C=128,H=4,V=8192 ${full:+large:L=12,C=768,H=12,V=32000}; do
+        peers "hybrids-${size%%:*}.json" 'hybrid*/c/auto,windows/c/auto,softmax/c/auto' --config "T=8192,B=1,${size#*:}" \
+            --lengths 512,8192 --rounds "$few_rounds"
+    done
 }
 
 # Our two models, as everybody trains them. A step of GPT-2 with 65,536 tokens takes minutes.

@@ -18,14 +18,16 @@ QueryKeyShape query_key_shape(const AttentionPlan *plan, size_t channels, size_t
                            .scores = plan->scores,
                            .rescale = plan->rescale,
                            .epsilon = plan->epsilon,
-                           .angles = plan->rotary_base > 0 ? angles : NULL};
+                           .angles = plan->rotary.base > 0 ? angles : NULL};
 }
 
-void rotary_angles(real *angles, double base, size_t positions, size_t size) {
+void rotary_angles(real *angles, Rotary rotary, size_t positions, size_t size) {
+    const size_t half = size / 2, rotated = (size_t)(rotary.part * (double)half);
     for (size_t t = 0; t < positions; t++) {
-        real *cosines = angles + t * size, *sines = cosines + size / 2;
-        for (size_t d = 0; d < size / 2; d++) {
-            const double angle = (double)t * pow(base, -2 * (double)d / (double)size);
+        real *cosines = angles + t * size, *sines = cosines + half;
+        for (size_t d = 0; d < half; d++) {
+            const double rate = d < rotated ? pow(rotary.base, -2 * (double)d / (double)size) : 0,
+                         angle = (double)t * rate;
             cosines[d] = (real)cos(angle);
             sines[d] = (real)sin(angle);
         }

@@ -9,7 +9,7 @@
 //   qknorm     q = gain x / sqrt(mean(x^2) + epsilon), k alike, as Qwen 3
 //
 // with normal(u) = (u - mean(u)) / (std(u) + 1e-5), D - 1 in the denominator of std. A head's
-// halves are rotated as in Hugging Face's Llama: elements d and d + D/2 by position * base^(-2d/D).
+// halves are rotated as in Hugging Face's Llama: elements d and d + D/2 by the angle of pair d.
 //
 // M rows of T positions each, H heads, H' heads of keys and values, D channels of a head.
 #ifndef CPU_QUERY_KEY_H
@@ -33,7 +33,7 @@ QueryKeyShape query_key_shape(const AttentionPlan *plan, size_t channels, size_t
                               const real *angles);
 
 // angles (positions, D): the cosines of each position's D/2 angles, then their sines. D is even.
-void rotary_angles(real *angles, double base, size_t positions, size_t size);
+void rotary_angles(real *angles, Rotary rotary, size_t positions, size_t size);
 
 // y (M, 3HD) from x (M, (H + 2H') D): of each row queries, keys, values. bias ((H + 2H') D) or
 // NULL. gains (2, D) of qknorm: of queries, of keys.

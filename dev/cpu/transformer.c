@@ -218,7 +218,7 @@ void *transformer_create(const ModelSetup *setup) {
     if (has_positions(t, POSITIONS_SINUSOIDAL))
         sinusoidal_positions(t->sinusoids, t->plan.size.positions, t->plan.size.channels);
     if (has_positions(t, POSITIONS_ROTARY))
-        rotary_angles(t->angles, plan_rotary_base(&t->plan), t->plan.size.positions,
+        rotary_angles(t->angles, plan_rotary(&t->plan), t->plan.size.positions,
                       t->plan.size.head_size);
     return t;
 }

@@ -400,7 +400,7 @@ static void check_query_key(const Device *d, QueryKeyShape shape, bool rotates, 
     }
     const bool gained = shape.scores == SCORES_QKNORM;
     float *y = zero_numbers(m * C), *dx = zero_numbers(m * columns), *dgains = zero_numbers(2 * D);
-    rotary_angles(angles, 10000, LENGTH, D);
+    rotary_angles(angles, Rotary{10000, 0.5}, LENGTH, D);
     shape.angles = rotates ? angles : NULL;
     query_key_forward(y, x, NULL, gained ? gains : NULL, &shape, LENGTH, m);
     query_key_backward(host_matrix(dx, columns), NULL, gained ? dgains : NULL, dy, x, NULL,

@@ -509,7 +509,7 @@ static inline void upload_positions(const Transformer *t) {
     if (t->sinusoids)
         sinusoidal_positions(values, size->positions, columns);
     else
-        rotary_angles(values, plan_rotary_base(&t->plan), size->positions, columns);
+        rotary_angles(values, plan_rotary(&t->plan), size->positions, columns);
     CUDA_CHECK(cudaMemcpyAsync(t->sinusoids ? t->sinusoids : t->angles, values,
                                size->positions * columns * sizeof(float), cudaMemcpyHostToDevice,
                                t->base.device.stream));

@@ -75,6 +75,8 @@ static void read_config(const Json *config, const char *source, Metadata **rows,
                      copy_string(json_string(config, "positions", source)));
     if (json_find(config, "rotary_base"))
         read_number(config, "rotary_base", "rope_theta", source, rows, count);
+    if (json_find(config, "rotary_part"))
+        read_number(config, "rotary_part", "partial_rotary_factor", source, rows, count);
     const Json *attention = json_find(config, "attention");
     if (attention) metadata_add(rows, count, "attention", attention_text(attention, source));
     metadata_add(rows, count, "window_sizes",
@@ -144,7 +146,11 @@ static bool write_config(const void *model, JsonWriter *w) {
     json_add_string(w, "pool", attention->pool_raw ? "raw" : "normalised");
     if (plan->positions != POSITIONS_LEARNED)
         json_add_string(w, "positions", plan->positions == POSITIONS_ROTARY ? "rotary" : "none");
-    if (plan_rotary_base(plan) > 0) json_add_number(w, "rotary_base", plan_rotary_base(plan));
+    const Rotary rotary = plan_rotary(plan);
+    if (rotary.base > 0) {
+        json_add_number(w, "rotary_base", rotary.base);
+        json_add_number(w, "rotary_part", rotary.part);
+    }
     json_open(w, "window_sizes", '[');
     for (size_t l = 0; l < size->layers; l++) {
         const size_t window = plan->layers[l].attention.window;

@@ -44,7 +44,7 @@ class FastformerConfig(PretrainedConfig):
 
     def __init__(self, vocab_size=32000, hidden_size=128, n_layer=6, n_heads=4, n_positions=2048, window_sizes=None,
                  attention=None, rescale=10.0, eps_denominator=1e-5, pool="normalised", positions="learned",
-                 rotary_base=10000.0, dropout=0.1, padding_token=-1, initializer_range=0.02, use_cache=True,
+                 rotary_base=10000.0, rotary_part=1.0, dropout=0.1, padding_token=-1, initializer_range=0.02, use_cache=True,
                  use_local_att=True, tie_word_embeddings=True, pad_token_id=None, bos_token_id=None,
                  eos_token_id=None, **kwargs):
         self.vocab_size = vocab_size
@@ -62,6 +62,7 @@ class FastformerConfig(PretrainedConfig):
         self.pool = pool  # "normalised" or "raw": what is pooled
         self.positions = positions  # "learned", "rotary" (of softmax's queries and keys) or "none"
         self.rotary_base = rotary_base  # of the angles of rotary positions
+        self.rotary_part = rotary_part  # of the pairs of channels that rotate, the fastest
         self.dropout = kwargs.pop("hidden_dropout_prob", dropout)
         self.padding_token = padding_token  # its embedding takes no gradient; -1: none
         self.initializer_range = initializer_range
@@ -163,11 +164,12 @@ class FastformerCache:
             part.select(beam_idx)
 
 
-def rotated(x, first, base):
+def rotated(x, first, base, part):
     """Rows (B, H, T, D) by the angles of positions first, first + 1, ...: the halves of a row are rotated, as in
-    Hugging Face's Llama."""
+    Hugging Face's Llama; of the D/2 pairs the part that turns fastest."""
     T, D = x.shape[2:]
-    rates = base ** -(torch.arange(D // 2, device=x.device, dtype=torch.float64) / (D // 2))
+    pairs = torch.arange(D // 2, device=x.device)
+    rates = base ** -(pairs.double() / (D // 2)) * (pairs < int(part * D // 2))
     angles = torch.arange(first, first + T, device=x.device)[:, None] * rates
     cosine, sine = angles.cos().to(x.dtype), angles.sin().to(x.dtype)
     a, b = x.chunk(2, -1)
@@ -225,6 +227,7 @@ class SoftmaxAttention(nn.Module):
         self.window, self.sink = config.window_sizes[layer], config.attention[layer] == "softmax1"
         self.memory = lambda: layer_memory(config, layer)
         self.base = config.rotary_base if config.positions == "rotary" else None
+        self.part = config.rotary_part
         self.dropout = config.dropout
         self.attn_norm = nn.LayerNorm(C, eps=1e-5)
         self.projections = nn.Linear(C, 3 * C, bias=False)
@@ -236,7 +239,7 @@ class SoftmaxAttention(nn.Module):
         seen = x.new_ones(B, T) if mask is None else mask.to(x.dtype)
         last = (memory or self.memory())[0]
         if self.base:
-            q, k = rotated(q, last.count, self.base), rotated(k, last.count, self.base)
+            q, k = (rotated(rows, last.count, self.base, self.part) for rows in (q, k))
         rows = last(torch.cat([k, v, seen[:, None, :, None].expand(B, self.heads, T, 1)], -1))
         k, v, seen = rows.split([self.size, self.size, 1], -1)
         n = rows.shape[2]

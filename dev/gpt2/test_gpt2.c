@@ -44,7 +44,7 @@ static const char *const blocks[] = {
     "positions=sinusoidal ffn=relu2 scores=rescaled rescale=4",
     "positions=none ffn=relu scores=qknorm attention=softmax1:3",
     "positions=rotary rotary-base=50 attention=cosine kv-heads=1 norm=rms",
-    "positions=rotary kv-heads=1 scores=qknorm attention=additive+softmax",
+    "positions=rotary rotary-part=0.5 kv-heads=1 scores=qknorm attention=additive+softmax",
     "positions=rotary kv-heads=1 attention=pairwise similarity=euclidean",
 };
 static const ModelKinds of_blocks = {&gpt2, blocks, sizeof(blocks) / sizeof(blocks[0]), 1};
@@ -173,6 +173,8 @@ static void test_bad_options(void) {
     CHECK_FAILS(create_with, "channels=4 heads=8", 1, "--heads 8");
     CHECK_FAILS(create_with, "channels=24 heads=4 kv-heads=3", 2, "--kv-heads 3: does not divide");
     CHECK_FAILS(create_with, "channels=12 heads=4 positions=rotary", 2, "heads of 3 channels");
+    CHECK_FAILS(create_with, "channels=16 heads=4 positions=rotary rotary-part=0.4", 2,
+                "--rotary-part 0.4: rotates none");
     CHECK_FAILS(create_with, "attention=cosine scores=qknorm", 2, "layer 1 has cosine attention");
     CHECK_FAILS(create_with, "attention=additive positions=rotary", 2, "no layer compares");
     CHECK_FAILS(create_with, "attention=softmax2", 2, "softmax|softmax1|cosine|additive");

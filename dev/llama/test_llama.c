@@ -91,12 +91,13 @@ static void test_import(void) {
     char *plain = read_text(LLAMA "\"hidden_act\": \"silu\", \"rope_scaling\": null}"),
          *full = read_text("{\"model_type\": \"qwen3\", " SIZES ", \"num_key_value_heads\": 2, "
                            "\"head_dim\": 6, \"rms_norm_eps\": 1e-5, \"rope_parameters\": "
-                           "{\"rope_type\": \"default\", \"rope_theta\": 500000}, "
+                           "{\"rope_type\": \"proportional\", \"rope_theta\": 500000, "
+                           "\"partial_rotary_factor\": 0.5}, "
                            "\"tie_word_embeddings\": true, \"use_sliding_window\": false}");
     CHECK(strstr(plain, "num_key_value_heads=4 rms_norm_eps=9.9999999999999995e-07 "
-                        "rope_theta=10000 untied=true scores=plain "));
+                        "rope_theta=10000 partial_rotary_factor=1 untied=true scores=plain "));
     CHECK(strstr(full, "num_key_value_heads=2 rms_norm_eps=1.0000000000000001e-05 "
-                       "rope_theta=500000 untied=false scores=qknorm "));
+                       "rope_theta=500000 partial_rotary_factor=0.5 untied=false scores=qknorm "));
     CHECK(strstr(full, "n_positions=16 vocab_size=29 intermediate_size=40 "));
     free(plain);
     free(full);
@@ -112,6 +113,11 @@ static void test_import_refused(void) {
     CHECK_FAILS(read_bad, LLAMA "\"head_dim\": 8}", 1, "\"head_dim\"");
     CHECK_FAILS(read_bad, LLAMA "\"rope_scaling\": {\"rope_type\": \"llama3\"}}", 1, "\"llama3\"");
     CHECK_FAILS(read_bad, LLAMA "\"rope_theta\": \"many\"}", 1, "\"rope_theta\"");
+    CHECK_FAILS(read_bad, LLAMA "\"rope_parameters\": {\"partial_rotary_factor\": 0.5}}", 1,
+                "\"partial_rotary_factor\"");
+    CHECK_FAILS(read_bad,
+                LLAMA "\"rope_parameters\": {\"rope_type\": \"proportional\", \"factor\": 2}}", 1,
+                "\"factor\"");
     CHECK_FAILS(read_bad, "{\"model_type\": \"llama\"}", 1, "num_attention_heads");
 }
 
@@ -155,10 +161,10 @@ static void check_config(const char *options, const char *type, const char *expe
 static void test_export(void) {
     check_config(SMALL "kv-heads=2 untied=true", "llama",
                  "num_key_value_heads=2 rms_norm_eps=1.0000000000000001e-05 rope_theta=10000 "
-                 "untied=true scores=plain");
-    check_config(SMALL "scores=qknorm rotary-base=77 ffn-size=10", "qwen3",
+                 "partial_rotary_factor=1 untied=true scores=plain");
+    check_config(SMALL "scores=qknorm rotary-base=77 rotary-part=0.75 ffn-size=10", "qwen3",
                  "intermediate_size=10 num_key_value_heads=4 rms_norm_eps=1.0000000000000001e-05 "
-                 "rope_theta=77 untied=false scores=qknorm");
+                 "rope_theta=77 partial_rotary_factor=0.75 untied=false scores=qknorm");
     check_config(SMALL "attention=softmax:3", NULL, NULL);
     check_config(SMALL "scores=rescaled", NULL, NULL);
     check_config(SMALL "norm=layer", NULL, NULL);

@@ -125,23 +125,35 @@ static double number_or(const Json *config, const char *key, double usual, const
 }
 
 // Positions may be rotated by angles that are scaled, which this program does not.
-static double read_rotary_base(const Json *config, const char *source) {
-    static const char *const objects[] = {"rope_scaling", "rope_parameters"}, *const kinds[] = {
-                                                                                  "rope_type",
-                                                                                  "type"};
+static void check_rotary_kind(const Json *parameters, const char *source) {
+    static const char *const members[] = {"rope_type", "type"};
+    bool proportional = false;
+    for (int i = 0; i < 2; i++) {
+        const Json *kind = optional_member(parameters, members[i], JSON_STRING, source);
+        if (!kind) continue;
+        proportional |= strcmp(kind->string, "proportional") == 0;
+        if (!proportional && strcmp(kind->string, "default") != 0)
+            fail("%s: has positions of the kind \"%s\", expected \"default\" or "
+                 "\"proportional\"",
+                 source, kind->string);
+    }
+    const char *other = proportional ? "factor" : "partial_rotary_factor";
+    if (number_or(parameters, other, 1, source) != 1)
+        fail("%s: \"%s\" is not 1, which positions of this kind are not computed with", source,
+             other);
+}
+
+static Rotary read_rotary(const Json *config, const char *source) {
+    static const char *const objects[] = {"rope_scaling", "rope_parameters"};
     const Json *parameters = NULL;
     for (int i = 0; i < 2; i++) {
         const Json *object = optional_member(config, objects[i], JSON_OBJECT, source);
-        for (int k = 0; object && k < 2; k++) {
-            const Json *kind = optional_member(object, kinds[k], JSON_STRING, source);
-            if (kind && strcmp(kind->string, "default") != 0)
-                fail("%s: has positions of the kind \"%s\", expected \"default\"", source,
-                     kind->string);
-        }
+        if (object) check_rotary_kind(object, source);
         if (object) parameters = object;
     }
-    return number_or(parameters, "rope_theta", number_or(config, "rope_theta", 1e4, source),
-                     source);
+    return (Rotary){
+        number_or(parameters, "rope_theta", number_or(config, "rope_theta", 1e4, source), source),
+        number_or(parameters, "partial_rotary_factor", 1, source)};
 }
 
 // The metadata of the checkpoint that this program would have written.
@@ -150,6 +162,7 @@ static void llama_read_config(const Json *config, const char *source, Metadata *
                  channels = (double)json_integer(config, "hidden_size", 1, MAX_CHANNELS, source);
     const Json *tied = optional_member(config, "tie_word_embeddings", JSON_BOOL, source);
     const bool qwen3 = strcmp(json_string(config, "model_type", source), "qwen3") == 0;
+    const Rotary rotary = read_rotary(config, source);
     huggingface_read_shape(config, &config_shape, source, rows, count);
     if (number_or(config, "head_dim", qwen3 ? 128 : channels / heads, source) != channels / heads)
         fail("%s: has another \"head_dim\" than this program computes: expected %g", source,
@@ -159,8 +172,8 @@ static void llama_read_config(const Json *config, const char *source, Metadata *
                      "%.0f", number_or(config, "num_key_value_heads", qwen3 ? 32 : heads, source)));
     metadata_add(rows, count, "rms_norm_eps",
                  format_string("%.17g", number_or(config, "rms_norm_eps", 1e-6, source)));
-    metadata_add(rows, count, "rope_theta",
-                 format_string("%.17g", read_rotary_base(config, source)));
+    metadata_add(rows, count, "rope_theta", format_string("%.17g", rotary.base));
+    metadata_add(rows, count, "partial_rotary_factor", format_string("%.17g", rotary.part));
     metadata_add(rows, count, "untied", copy_string(tied && tied->boolean ? "false" : "true"));
     metadata_add(rows, count, "scores", copy_string(qwen3 ? "qknorm" : "plain"));
 }
@@ -187,13 +200,13 @@ static bool has_class(const TransformerPlan *p) {
            p->positions == POSITIONS_ROTARY && p->activation == SWIGLU && scores != SCORES_RESCALED;
 }
 
-static void write_rotary_base(JsonWriter *w, double base) {
-    static const char *const key[] = {"rope_theta"};
-    huggingface_write_number(w, key, 1, base);
+static void write_rotary(JsonWriter *w, Rotary rotary) {
+    json_add_number(w, "rope_theta", rotary.base);
     json_key(w, "rope_parameters"); // as versions from 5 on have it
     json_begin(w, '{');
-    json_add_string(w, "rope_type", "default");
-    huggingface_write_number(w, key, 1, base);
+    json_add_string(w, "rope_type", rotary.part < 1 ? "proportional" : "default");
+    json_add_number(w, "rope_theta", rotary.base);
+    if (rotary.part < 1) json_add_number(w, "partial_rotary_factor", rotary.part);
     json_end(w, '}');
 }
 
@@ -215,7 +228,7 @@ static bool llama_write_config(const void *model, JsonWriter *w) {
                    {"attention_dropout", p->attention_dropout}};
     for (size_t i = 0; i < sizeof(numbers) / sizeof(numbers[0]); i++)
         huggingface_write_number(w, &numbers[i].key, 1, numbers[i].value);
-    write_rotary_base(w, attention->rotary_base);
+    write_rotary(w, attention->rotary);
     json_add_bool(w, "tie_word_embeddings", !p->untied);
     return true;
 }

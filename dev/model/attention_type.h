@@ -35,11 +35,11 @@ typedef struct {
     PairwiseActivation activation;
     ScoresKind scores; // rescaled: by `rescale`
     // Kinds that compare queries with keys, of what is done to these before (query_key.h):
-    bool prepares;      // anything; else there are H heads of keys, plain, not rotated
-    size_t groups;      // heads of keys and values; 0: H
-    double epsilon;     // of qknorm
-    size_t gains;       // (2, D) of qknorm; or NO_PARAMETER
-    double rotary_base; // 0: not rotated
+    bool prepares;  // anything; else there are H heads of keys, plain, not rotated
+    size_t groups;  // heads of keys and values; 0: H
+    double epsilon; // of qknorm
+    size_t gains;   // (2, D) of qknorm; or NO_PARAMETER
+    Rotary rotary;
     NormParameters norm;
     LinearParameters qkv;              // C -> C + 2 H' D; or, with cross-attention:
     LinearParameters query, key_value; // C -> C, C -> 2C

@@ -22,6 +22,18 @@ static void choose_scores(AttentionPlan *a, int scores, const Options *options, 
     if (a->scores == SCORES_RESCALED) a->rescale = options_number(options, OPT_RESCALE);
 }
 
+static Rotary read_rotary(const Options *options, size_t head_size) {
+    const Rotary rotary = {options_number(options, OPT_ROTARY_BASE),
+                           options_number(options, OPT_ROTARY_PART)};
+    if (head_size % 2 != 0)
+        fail_usage("--positions rotary: heads of %zu channels; they must be even", head_size);
+    if (rotary.part * (double)head_size < 2)
+        fail_usage("--rotary-part %g: rotates none of the %zu pairs of channels of a head; "
+                   "--positions none says so",
+                   rotary.part, head_size / 2);
+    return rotary;
+}
+
 // Scores, and what else is done to queries and keys in the layers whose kind compares them.
 static void prepare_attention(TransformerPlan *p, const Options *options) {
     const bool rotary = p->positions == POSITIONS_ROTARY;
@@ -32,9 +44,7 @@ static void prepare_attention(TransformerPlan *p, const Options *options) {
     bool scored = scores <= SCORES_PLAIN, compared = !grouped && !rotary;
     if (p->size.heads % kv_heads != 0)
         fail_usage("--kv-heads %lld: does not divide the %zu heads", groups, p->size.heads);
-    if (rotary && p->size.head_size % 2 != 0)
-        fail_usage("--positions rotary: heads of %zu channels; they must be even",
-                   p->size.head_size);
+    const Rotary angles = rotary ? read_rotary(options, p->size.head_size) : (Rotary){0};
     if (scores == SCORES_RESCALED && p->size.head_size < 2)
         fail_usage("--scores rescaled: heads of one channel; they must have two or more");
     for (size_t l = 0; l < p->size.layers; l++) {
@@ -46,7 +56,7 @@ static void prepare_attention(TransformerPlan *p, const Options *options) {
         a->groups = type->compares ? kv_heads : p->size.heads;
         a->epsilon = p->epsilon;
         a->prepares = type->compares && (grouped || rotary || a->scores != SCORES_PLAIN);
-        if (a->prepares && rotary) a->rotary_base = options_number(options, OPT_ROTARY_BASE);
+        if (a->prepares) a->rotary = angles;
     }
     if (!scored) fail_usage("--scores: no layer has %s scores", options_text(options, OPT_SCORES));
     if (!compared)

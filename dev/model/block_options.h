@@ -19,6 +19,9 @@
     {.name = OPT_ROTARY_BASE, .kind = OPTION_NUMBER, .scope = OPTION_MODEL, .value = "X", \
      .initial = "10000", .implied = true, .min = 1, .max = 1e12, .metadata_key = "rope_theta", \
      .group = OPTION_GROUP_MORE, .help = "base of rotary positions"}, \
+    {.name = OPT_ROTARY_PART, .kind = OPTION_NUMBER, .scope = OPTION_MODEL, .value = "X", \
+     .initial = "1", .implied = true, .max = 1, .metadata_key = "partial_rotary_factor", \
+     .group = OPTION_GROUP_MORE, .help = "part of the rotary frequencies that rotate, the fastest"}, \
     {.name = OPT_FFN, .kind = OPTION_CHOICE, .scope = OPTION_MODEL, .value = "KIND", \
      .initial = activations, .implied = true, .choices = "gelu|relu|relu2|swiglu", \
      .group = OPTION_GROUP_MORE, .help = "activation of feed-forward networks"}, \

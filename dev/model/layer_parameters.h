@@ -43,6 +43,14 @@ typedef enum {
     POSITIONS_NONE
 } PositionKind;
 
+// How the D/2 pairs of channels of a head are rotated by their position: pair d by
+// position * base^(-2d/D); only the first `part` of the pairs, which turn fastest, the others not
+// at all (p-RoPE, Barbero et al., arXiv 2410.06205; rope_type "proportional" of Hugging Face).
+typedef struct {
+    double base; // 0: nothing is rotated
+    double part; // 0 to 1
+} Rotary;
+
 // Between the products of a feed-forward network (activation.h).
 typedef enum { GELU_ERF, GELU_TANH, RELU, SILU, RELU2, SWIGLU } ActivationKind;
 

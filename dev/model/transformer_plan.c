@@ -142,11 +142,11 @@ bool plan_prepares(const TransformerPlan *plan) {
     return false;
 }
 
-double plan_rotary_base(const TransformerPlan *plan) {
-    double base = 0;
-    for (size_t l = 0; l < plan->size.layers && !(base > 0); l++)
-        base = plan->layers[l].attention.rotary_base;
-    return base;
+Rotary plan_rotary(const TransformerPlan *plan) {
+    Rotary rotary = {0};
+    for (size_t l = 0; l < plan->size.layers && !(rotary.base > 0); l++)
+        rotary = plan->layers[l].attention.rotary;
+    return rotary;
 }
 
 void plan_describe_windows(const TransformerPlan *plan, Metadata **rows, int *count) {

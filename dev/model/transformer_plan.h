@@ -141,10 +141,9 @@ bool plan_attends(const TransformerPlan *plan, AttentionKind kind);
 // Whether any has a window.
 bool plan_has_windows(const TransformerPlan *plan);
 
-// Whether any prepares its queries and keys; and the base of the angles by which these are rotated,
-// or 0.
+// Whether any prepares its queries and keys; and how those that do rotate them, all in one way.
 bool plan_prepares(const TransformerPlan *plan);
-double plan_rotary_base(const TransformerPlan *plan);
+Rotary plan_rotary(const TransformerPlan *plan);
 
 // Adds "window_sizes", the windows as the published checkpoints write them: "[4, 8, 2048]".
 void plan_describe_windows(const TransformerPlan *plan, Metadata **rows, int *count);

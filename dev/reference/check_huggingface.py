@@ -228,33 +228,33 @@ def check_export(root, data, tokens):
         report(f"{kind}: is not exported", "config.json" not in names and "model.safetensors" not in names, "")
 
 
-# ---- the Fastformer, by the class next to its weights --------------------------------------------------------------
+# ---- runs of decoders: the Fastformer by the class next to its weights, Llama by transformers' ---------------------
 
 
-def load_fastformer(directory):
+def load_run(directory):
     return AutoModelForCausalLM.from_pretrained(directory, trust_remote_code=True).eval()
 
 
-def check_fastformer(root, data, tokens, name, *options):
-    trainer, output, saved = "train_fastformer", f"{root}/{name}", f"{root}/{name}_saved"
-    shape = ("-L", "3", "-C", "48", "-H", "4", "-t", str(LENGTH), "-b", "8", "--windows", "4,7,global", *options)
+def check_run(root, data, tokens, name, *options, trainer="train_fastformer"):
+    output, saved = f"{root}/{name}", f"{root}/{name}_saved"
+    shape = ("-L", "3", "-C", "48", "-H", "4", "-t", str(LENGTH), "-b", "8", *options)
     run("-i", data, "-o", output, *shape, "-x", "60", "-l", "1e-2", "-v", "20", trainer=trainer)
-    model = load_fastformer(output)
+    model = load_run(output)
     text = our_text(f"{output}/best.safetensors", data, trainer)
-    compare(f"Fastformer, {name}, trained here", model, tokens, min(our_loss(output)), text)
+    compare(f"{name}, trained here", model, tokens, min(our_loss(output)), text)
     start = torch.tensor([[END, *PROMPT]])
     with torch.no_grad():
         whole = model.generate(start, do_sample=False, max_length=LENGTH)[0, 1:]
-    report(f"Fastformer, {name}: generate()", is_text(text, bytes(whole.tolist())), f"{len(whole)} bytes")
+    report(f"{name}: generate()", is_text(text, bytes(whole.tolist())), f"{len(whole)} bytes")
     model.train()
     model(start, labels=start).loss.backward()
     gradients = [parameter.grad is not None for parameter in model.parameters()]
-    report(f"Fastformer, {name}: every parameter has a gradient", all(gradients), f"{len(gradients)} parameters")
+    report(f"{name}: every parameter has a gradient", all(gradients), f"{len(gradients)} parameters")
     model.save_pretrained(saved)
     weights = f"{saved}/model.safetensors"
     run("-e", weights, "-i", data, "-o", f"{saved}/run", "-x", "1", "-l", "0", trainer=trainer)
     text = our_text(weights, data, trainer)
-    compare(f"Fastformer, {name}, saved by transformers", model.eval(), tokens, our_loss(f"{saved}/run")[-1], text)
+    compare(f"{name}, saved by transformers", model.eval(), tokens, our_loss(f"{saved}/run")[-1], text)
 
 
 def main():
@@ -266,10 +266,14 @@ def main():
         check_llmc_shards(root)
         check_directory(root)
         check_export(root, data, tokens)
-        check_fastformer(root, data, tokens, "published")
-        check_fastformer(root, data, tokens, "raw", "--pool", "raw", "--positions", "none")
-        hybrid = ("--attention", "additive*2+softmax", "--pool", "raw", "--positions", "rotary", "--rotary-base", "100")
-        check_fastformer(root, data, tokens, "hybrid", *hybrid)
+        growing = ("--windows", "4,7,global")
+        check_run(root, data, tokens, "Fastformer, published", *growing)
+        raw = ("--pool", "raw", "--positions")
+        check_run(root, data, tokens, "Fastformer, raw", *growing, *raw, "none")
+        rotary = ("--rotary-base", "100", "--rotary-part", "0.5")
+        hybrid = ("--attention", "additive*2+softmax", *raw, "rotary")
+        check_run(root, data, tokens, "Fastformer, hybrid", *growing, *hybrid, *rotary)
+        check_run(root, data, tokens, "Llama", *rotary, trainer="train_llama")
     print(f"{sum(results)} passed, {len(results) - sum(results)} failed")
     return 0 if all(results) else 1
 

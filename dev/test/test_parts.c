@@ -115,7 +115,7 @@ static void check_query_key(const Safetensors *file, const char *test, ScoresKin
                  H = size_of(file, "heads"), D = size_of(file, "size"),
                  columns = (H + 2 * groups) * D;
     real *angles = zeros(T * D);
-    rotary_angles(angles, safetensors_number(file, "base"), T, D);
+    rotary_angles(angles, (Rotary){safetensors_number(file, "base"), 1}, T, D);
     const QueryKeyShape shape = {.heads = H,
                                  .groups = groups,
                                  .size = D,
