@@ -308,8 +308,7 @@ static void test_hybrids(void) {
     static const char *const hybrids[] = {
         "layers=4 channels=16 heads=2 windows=2,5,global,global attention=additive*3+softmax",
         "layers=4 channels=16 heads=2 attention=additive*3+softmax:9",
-        "layers=4 channels=16 heads=2 attention=additive*3+softmax:9 pool=raw positions=rotary "
-        "rotary-part=0.5",
+        "layers=2 channels=16 heads=2 attention=additive+softmax positions=rotary rotary-part=0.5",
         "layers=4 channels=16 heads=2 attention=additive:4+softmax1 scores=plain",
         "layers=4 channels=16 heads=2 attention=additive:3+cosine:global",
         "layers=2 channels=16 heads=2 attention=cosine:5,cosine:70",

@@ -187,10 +187,10 @@ measure_lengths() {
         --lengths "512,${full:+2048,}8192,${full:+16384,32768,}65536" --rounds "$few_rounds"
 }
 
-# Attention mixed in one model, at the size of scripts/run_fair.sh, and, as attention over all tokens costs less next to
-# wider layers, at that of GPT-2 124M.
+# Attention mixed in one model, at the size of scripts/run_fair.sh, and in layers as wide as GPT-2 124M's, where attention
+# over all tokens is a smaller part of the work.
 measure_hybrids() {
-    for size in small:L=4,C=128,H=4,V=8192 ${full:+large:L=12,C=768,H=12,V=32000}; do
+    for size in narrow:L=4,C=128,H=4,V=8192 ${full:+wide:L=4,C=768,H=12,V=8192}; do
         peers "hybrids-${size%%:*}.json" 'hybrid*/c/auto,windows/c/auto,softmax/c/auto' --config "T=8192,B=1,${size#*:}" \
             --lengths 512,8192 --rounds "$few_rounds"
     done
