@@ -138,9 +138,9 @@ static void check_rotary_kind(const Json *parameters, const char *source) {
                  source, kind->string);
     }
     const char *other = proportional ? "factor" : "partial_rotary_factor";
-    if (number_or(parameters, other, 1, source) != 1)
-        fail("%s: \"%s\" is not 1, which positions of this kind are not computed with", source,
-             other);
+    const double number = number_or(parameters, other, 1, source);
+    if (number != 1)
+        fail("%s: \"%s\" is %g, expected 1 for positions of this kind", source, other, number);
 }
 
 static Rotary read_rotary(const Json *config, const char *source) {

@@ -28,8 +28,8 @@ static Rotary read_rotary(const Options *options, size_t head_size) {
     if (head_size % 2 != 0)
         fail_usage("--positions rotary: heads of %zu channels; they must be even", head_size);
     if (rotary.part * (double)head_size < 2)
-        fail_usage("--rotary-part %g: rotates none of the %zu pairs of channels of a head; "
-                   "--positions none says so",
+        fail_usage("--rotary-part %g: rotates none of the %zu pairs of channels of a head; use "
+                   "--positions none instead",
                    rotary.part, head_size / 2);
     return rotary;
 }
