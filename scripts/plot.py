@@ -90,12 +90,12 @@ def save(figure, directory, name, formats=("png", "svg")):
 
 
 def plain(x, _=None):
-    """A tick's label: 3e-4, 0.05, 20, 3,000, 1e6."""
+    """A tick's label: 3e-4, 2.5e-3, 0.05, 20, 3,000, 1e6."""
     if 1000 <= abs(x) < 1e6:
         return f"{x:,.0f}"
     if x == 0 or 1e-2 <= abs(x) < 1e6:
         return f"{x:.6g}"
-    return re.sub(r"e\+?(-?)0*", r"e\1", f"{x:.0e}")
+    return re.sub(r"(\.0)?e\+?(-?)0*", r"e\2", f"{x:.1e}")
 
 
 def logarithmic(axis, limits):
@@ -146,6 +146,7 @@ def draw_curve(ax, curve):
     colour = COLOURS[curve["colour"] % len(COLOURS)]
     style = {
         "color": colour,
+        "linestyle": ("-", "--")[curve["colour"] // len(COLOURS) % 2],  # more curves than colours
         "alpha": curve.get("alpha", 1),
         "marker": curve.get("marker", "o"),
         "label": curve.get("label"),

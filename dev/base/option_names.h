@@ -24,8 +24,9 @@
     X(PATIENCE, "patience") X(POOL, "pool") X(POSITIONS, "positions") X(PRECISION, "precision") \
     X(PRESET, "preset") X(PROFILE, "profile") X(PROMPT, "prompt") X(PROMPT_FILE, "prompt-file") \
     X(RECOMPUTE, "recompute") X(REDUCE, "reduce") X(REPETITION_PENALTY, "repetition-penalty") \
-    X(RESCALE, "rescale") X(RESERVE, "reserve") X(RESUME, "resume") X(ROTARY_BASE, "rotary-base") X(ROTARY_PART, "rotary-part") \
-    X(SAMPLE_EVERY, "sample-every") X(SAMPLE_TOKENS, "sample-tokens") X(SAMPLES, "samples") \
+    X(RESCALE, "rescale") X(RESERVE, "reserve") X(RESUME, "resume") X(ROTARY_BASE, "rotary-base") \
+    X(ROTARY_PART, "rotary-part") X(SAMPLE_EVERY, "sample-every") \
+    X(SAMPLE_TOKENS, "sample-tokens") X(SAMPLES, "samples") \
     X(SAVE_EVERY, "save-every") X(SAVE_MINUTES, "save-minutes") X(SCHEDULE, "schedule") \
     X(SCORES, "scores") X(SEED, "seed") X(SEQ_LEN, "seq-len") X(SHARD_TOKENS, "shard-tokens") \
     X(SHOW_ATTENTION, "show-attention") X(SIMILARITY, "similarity") X(SINK, "sink") \

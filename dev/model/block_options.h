@@ -21,7 +21,7 @@
      .group = OPTION_GROUP_MORE, .help = "base of rotary positions"}, \
     {.name = OPT_ROTARY_PART, .kind = OPTION_NUMBER, .scope = OPTION_MODEL, .value = "X", \
      .initial = "1", .implied = true, .max = 1, .metadata_key = "partial_rotary_factor", \
-     .group = OPTION_GROUP_MORE, .help = "part of the rotary frequencies that rotate, the fastest"}, \
+     .group = OPTION_GROUP_MORE, .help = "fraction of rotary frequencies used, the fastest"}, \
     {.name = OPT_FFN, .kind = OPTION_CHOICE, .scope = OPTION_MODEL, .value = "KIND", \
      .initial = activations, .implied = true, .choices = "gelu|relu|relu2|swiglu", \
      .group = OPTION_GROUP_MORE, .help = "activation of feed-forward networks"}, \
