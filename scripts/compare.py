@@ -231,8 +231,11 @@ class Comparison:
     def options_of(self, data):
         return self.settings[data].partition(", data ")[0].rpartition(" -x ")[0]
 
-    def steps_of(self, data):
-        return int(self.settings[data].partition(", data ")[0].rpartition(" -x ")[2])
+    def steps_of(self, data, arm=None):
+        """Those of the settings, or of an arm that has its own."""
+        steps = int(self.settings[data].partition(", data ")[0].rpartition(" -x ")[2])
+        own = self.experiment.get("steps")
+        return own(arm, steps, self) if arm and own else steps
 
     def tokens_of(self, data, split):
         found = re.search(rf"(\d+) {split}\b", self.settings[data].partition(", data ")[2])
@@ -241,19 +244,23 @@ class Comparison:
     # -- the plan
 
     def plan(self):
-        """All runs. An experiment that is tuned has its first seed at every value; the others
-        follow, once these are finished, at each arm's best one. What begins with another run's
-        weights follows once these are there."""
+        """All runs. An experiment that is tuned has its first seed at the values that tuning()
+        tries; the others follow, once these are finished, at each arm's best one. What begins with
+        another run's weights follows once these are there."""
         first = self.experiment.get("first_seed", 1)
+        tuned = "tuned" in self.experiment
         for data in self.settings:
+            tunings = {arm: self.tuning(data, arm) for arm in self.arms if tuned}
             for seed in range(first, first + self.seed_count):
                 for value in self.values:
                     for arm in self.arms:
-                        tuned = self.experiment.get("tuned") and seed > first
-                        if not tuned or self.best_value(data, arm) == value:
-                            run = self.planned(data, arm, value, seed)
-                            if self.log_of(run) or self.can_begin(run):
-                                yield run
+                        if tuned:
+                            tried, best = tunings[arm]
+                            if value not in (tried if seed == first else [best]):
+                                continue
+                        run = self.planned(data, arm, value, seed)
+                        if self.log_of(run) or self.can_begin(run):
+                            yield run
 
     def before(self, data, arm, value, seed):
         """The directory of the run whose weights this one begins with, if there is one."""
@@ -265,11 +272,25 @@ class Comparison:
         before = self.before(run.data, run.arm, run.value, run.seed)
         return not before or self.is_finished(before)
 
-    def best_value(self, data, arm):
-        """That of the arm's lowest validation loss, of its first seeds; None until all of them are
-        finished."""
+    def tuning(self, data, arm):
+        """(values that are tried, the best one): those that the experiment begins with, and the
+        next one as long as the best is the first or the last of them."""
+        values = [v for v in self.values if v in self.experiment["tuned"]] or self.values
+        while True:
+            best = self.best_value(data, arm, values)
+            before, after = self.values.index(values[0]) - 1, self.values.index(values[-1]) + 1
+            if best == values[0] and before >= 0:
+                values = [self.values[before], *values]
+            elif best == values[-1] and after < len(self.values):
+                values = [*values, self.values[after]]
+            else:
+                return values, best
+
+    def best_value(self, data, arm, values):
+        """The one of the arm's lowest validation loss, of its first seeds; None until all of them
+        are finished."""
         losses = {}
-        for value in self.values:
+        for value in values:
             run = self.planned(data, arm, value, self.experiment.get("first_seed", 1))
             path = self.log_of(run)
             if not path:
@@ -289,7 +310,7 @@ class Comparison:
             *source,
             *self.options_of(data).split(),
             "-x",
-            str(self.steps_of(data)),
+            str(self.steps_of(data, arm)),
             "-S",
             str(seed),
         ]
@@ -389,7 +410,7 @@ class Runner:
         if not cost:
             return 1.0
         path = os.path.join(self.c.out, run.name, "log.jsonl")
-        steps = self.c.steps_of(run.data)
+        steps = self.c.steps_of(run.data, run.arm)
         passed = logs.last(logs.values(logs.read(path), "step")) if os.path.isfile(path) else 0
         step, evaluation, once = cost
         return (1 - (passed or 0) / steps) * (steps * step + self.c.evaluations * evaluation) + once

@@ -4,8 +4,11 @@ title, about, quick       what it is called, and its help
 data, programs            directories of data/ that it trains on, trainers that it needs
 arms                      what is compared: {its name: how a plot names it}
 values                    (name, list): each arm at each of these; value_options(value)
+tuned                     the values that an arm is tried at first; more follow while its best is at
+                          an end of them, and the other seeds are trained at its best alone
 command(arm, value, c)    the trainer, and the options that make the arm
 settings(c, data, meta)   (options of all arms, updates, evaluations on the way)
+steps(arm, updates, c)    an arm's own updates
 done                      part of what a trainer writes last into its log
 after                     {value: value}: what begins with the weights of which earlier run
 diverges                  a run whose updates are not finite is a result, not a failure
@@ -1425,6 +1428,7 @@ PRECISION = {
 
 RAW = "--pool raw --rescale 2"
 HALF = "--positions rotary --rotary-part 0.5"
+SHIFT = "--positions none --token-shift 0.5"
 # (name, options with {} for three windows, how many of the four layers have no output projection of
 # C x C: the feed-forward network is wider by as much, so that all arms have as many parameters)
 FAIR_ATTENTION = {
@@ -1441,6 +1445,16 @@ FAIR_ATTENTION = {
         "softmax, windows; half of rotary positions",
         f"--attention softmax --windows {{}},global {HALF}",
         0,
+    ),
+    "softmax-2-2-64": (
+        "softmax, windows 2, 2, 64, all; half of rotary positions",
+        f"--attention softmax --windows 2,2,64,global {HALF}",
+        0,
+    ),
+    "mixed-shift": (
+        "softmax in 2, additive raw in all, softmax in 2, softmax; token shift, no positions",
+        f"--attention softmax+additive+softmax*2 --windows 2,global,2,global {RAW} {SHIFT}",
+        1,
     ),
     "3additive-softmax": (
         "3 additive, softmax",
@@ -1484,7 +1498,7 @@ FAIR_BLOCKS = {
     "today": ("--norm rms --ffn swiglu", 3),
 }
 FAIR_WINDOWS = "2,4,8"  # better than 4,8,16 for hybrids, and as good for softmax
-FAIR_RATES = {"adamw": 5e-4, "muon": 2.5e-3}  # the lowest of those tried
+FAIR_RATES = {"adamw": 5e-4, "muon": 2.5e-3}  # the lowest of those tried first
 
 
 def fair_model(attention, blocks, channels):
@@ -1521,6 +1535,12 @@ def fair_settings(c, data, meta):
     return f"{options} -k cosine -u {steps // 25} -v {steps // 5}", steps, 5
 
 
+def fair_steps(arm, steps, c):
+    """As much time for each arm as the hybrids take (dev/results/hybrids: 474 and 1,051 ms)."""
+    whole = arm.startswith("softmax-in-")
+    return round(0.45 * steps) if whole and c.arguments.length == 8192 else steps
+
+
 def fair_command(arm, value, c):
     attention, _, rest = arm.partition("-in-")
     blocks, _, optimizer = rest.partition("-by-")
@@ -1555,6 +1575,7 @@ def fair_report(c):
                     tried,
                     len(rows),
                     first_parameters(rows),
+                    rows[0]["steps"],
                     column("val_loss")(rows),
                     column("test_loss")(rows),
                     column("test_bpb")(rows),
@@ -1567,7 +1588,7 @@ def fair_report(c):
         "seed's validation loss, and the test of all seeds there, mean ± standard deviation.",
         "",
         *table(
-            "model,best rate,rates tried,seeds,parameters,val loss,test loss,bits per byte,"
+            "model,best rate,rates tried,seeds,parameters,updates,val loss,test loss,bits per byte,"
             "ms per update,bytes of decoding state".split(","),
             lines,
         ),
@@ -1589,7 +1610,11 @@ def fair_plots(c):
                     "xlabel": "learning rate",
                     "ylabel": VAL_LOSS,
                     "xlog": True,
-                    "xticks": [lowest * float(value) for value in c.values],
+                    "xticks": [
+                        lowest * float(value)
+                        for value in c.values
+                        if any(rows_of(c, arm, value) for arm in arms)
+                    ],
                     "curves": [
                         {
                             "label": FAIR_ATTENTION[arm.removesuffix(ending)][0],
@@ -1611,8 +1636,8 @@ FAIR = {
         "What is additive attention worth? Additive and softmax attention, each with windows and "
         "without, and hybrids of both, in the published blocks and in today's (rotary positions, "
         "RMSNorm, SwiGLU, normalised queries and keys), with as many parameters and tokens, by "
-        "AdamW and by Muon. Each arm is trained with one seed at four rates, then with the other "
-        "seeds at the best of these."
+        "AdamW and by Muon. Each arm is trained with one seed at four rates, at the next one while "
+        "the best is the lowest or the highest, then with the other seeds at the best."
     ),
     "quick": "40 updates of small models, one seed, about half an hour",
     "flags": [
@@ -1635,7 +1660,7 @@ FAIR = {
     "data": ["linux"],
     "programs": ["train_fastformer"],
     "diverges": True,
-    "tuned": True,
+    "tuned": ["1", "2", "4", "8"],
     "arms": {
         f"{attention}-in-{blocks}-by-{optimizer}": f"{name}; {blocks} blocks, {optimizer}"
         for optimizer in FAIR_RATES
@@ -1644,9 +1669,10 @@ FAIR = {
     },
     "command": fair_command,
     "thin": 1600,  # steps: nothing is drawn of them, and there are hundreds of runs
-    "values": ("rate", ["1", "2", "4", "8"]),
+    "values": ("rate", ["0.25", "0.5", "1", "2", "4", "8", "16", "32"]),
     "value_options": lambda rate: "",
     "settings": fair_settings,
+    "steps": fair_steps,
     "measures": "val_loss last_val_loss test_loss test_bpb ms state".split(),
     "report": fair_report,
     "plots": fair_plots,
@@ -1669,6 +1695,8 @@ RECALL_ATTENTION = {
         "3raw-softmax-nope",
         "3raw-softmax-half",
         "softmax-3raw",
+        "mixed-shift",
+        "softmax-2-2-64",
     )
 }
 # {what is learnt: tokens of a sequence}

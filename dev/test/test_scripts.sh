@@ -122,14 +122,17 @@ check 'where nothing is measured first' [ "$(find gpu -name '*.cost' | wc -l)" -
 check 'what it measures first is gone' [ "$(find first -name '*.tmp' | wc -l)" -eq 0 ]
 for trainer in fastformer gpt2; do mv train_${trainer}cu train_$trainer; done
 
-# ---- a tuned comparison: the first seed at each rate, the others at its best
-check 'two arms at four rates, then a second seed' says 0 'bytes of decoding state' scripts/run_fair.sh --quick --seeds 2 \
+# ---- a tuned comparison: the first seed at four rates and on while an end of them is best, the others at the best
+check 'two arms at four rates or more, then a second seed' says 0 'bytes of decoding state' scripts/run_fair.sh --quick --seeds 2 \
     --data wikitext2 --length 256 --arms 'additive*-in-published-by-adamw' --output tuned
 check 'no such arm' says 2 'there are additive-in-published-by-adamw' scripts/run_fair.sh --quick --arms none
 check 'no such value' says 2 'there are pairs=8' scripts/run_recall.sh --quick --values none
-check 'ten runs' [ "$(ls tuned/*/log.jsonl | wc -l)" -eq 10 ]
 for arm in additive additive-raw; do
+    rates=$(ls -d tuned/"$arm-in"*-seed-1 | sed 's/.*adamw-//; s/-seed.*//' | sort -g)
     best=$(grep -o '"val_loss":[0-9.]*' tuned/"$arm-in"*-seed-1/log.jsonl | sort -t : -k 3,3 -g | sed -n "1s/-seed-1.*//p")
+    check "$arm: four rates at least" [ "$(echo "$rates" | wc -l)" -ge 4 ]
+    case ${best##*-} in 0.25 | 32) inner=$rates ;; *) inner=$(echo "$rates" | sed '1d;$d') ;; esac
+    check "$arm: one on either side of the best" [ "$(echo "$inner" | grep -cx "${best##*-}")" -eq 1 ]
     check "$arm: the second seed at the rate of the lowest loss" [ -s "$best-seed-2/log.jsonl" ]
 done
 
