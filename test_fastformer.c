@@ -310,6 +310,7 @@ static void test_hybrids(void) {
         "layers=4 channels=16 heads=2 attention=additive*3+softmax:9",
         "layers=2 channels=16 heads=2 attention=additive+softmax positions=rotary rotary-part=0.5",
         "layers=4 channels=16 heads=2 attention=additive:4+softmax1 scores=plain",
+        "layers=4 channels=16 heads=2 attention=softmax:2+additive*2+softmax token-shift=0.5",
         "layers=4 channels=16 heads=2 attention=additive:3+cosine:global",
         "layers=2 channels=16 heads=2 attention=cosine:5,cosine:70",
         "layers=2 channels=16 heads=2 windows=global attention=softmax1,additive pool=raw"};

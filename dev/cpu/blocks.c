@@ -7,6 +7,7 @@
 #include "residual.h"
 #include "row_blocks.h"
 #include "threads.h"
+#include "token_shift.h"
 #include <stdlib.h>
 #include <string.h>
 
@@ -277,6 +278,9 @@ static void sublayer_input(const BlockPass *pass, const Sublayer *s, Matrix inpu
         norm_forward(pass, &s->norm, input, x);
     else
         stream_store(pass, input, x);
+    if (s->shifted > 0)
+        token_shift_forward(input, s->shifted, pass->batch->mask, pass->rows,
+                            (size_t)pass->batch->length);
 }
 
 void sublayer_begin(const BlockPass *pass, const Sublayer *s, const real *x) {
@@ -361,6 +365,9 @@ void sublayer_begin_backward(const BlockPass *pass, const Sublayer *s, const Lin
         linear_backward_input(pass, first, w->dnorm, dy);
     else
         linear_backward_input_add(pass, first, w->dx, dy);
+    if (s->shifted > 0)
+        token_shift_backward(w->dnorm, s->norm.parameters.channels, s->shifted, pass->batch->mask,
+                             pass->rows, (size_t)pass->batch->length);
     if (again) sublayer_begin(pass, s, x);
     linear_backward_weight(pass, first, dy, s->input);
     if (s->order == PRE_NORM) norm_backward(pass, &s->norm, w->dx, w->dnorm, x);
@@ -428,6 +435,7 @@ static AttentionSublayer attention_sublayer(CpuModel *model, const AttentionShar
                                         .after = names[1],
                                         .site = plan->site,
                                         .bias = plan->projection.bias,
+                                        .shifted = plan->shifted,
                                         .norm.parameters = plan->norm},
                            .plan = plan,
                            .shared = shared,

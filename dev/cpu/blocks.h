@@ -124,6 +124,7 @@ typedef struct {
     const char *after; // and x'
     uint32_t site;     // of the dropout
     size_t bias;       // (C) that is added to f's last product; or NO_PARAMETER
+    size_t shifted;    // channels of `input` that are those of the token before (token_shift.h)
     Norm norm;
     Matrix input; // (M, C) what f reads
     real *sum;    // (M, C) post-norm: what is normalised

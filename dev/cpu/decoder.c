@@ -9,6 +9,7 @@
 #include "threads.h"
 #include "transformer.h"
 #include <stdlib.h>
+#include <string.h>
 
 // A linear layer, packed for decoding.
 typedef struct {
@@ -20,7 +21,8 @@ typedef struct {
     const LayerPlan *plan;
     const AttentionKernel *kernel;
     AttentionDecoding attention;
-    void *state; // of attention
+    void *state;  // of attention
+    real *before; // (2, S, --token-shift's channels) of the token before, and of this one
     DecoderLinear qkv, projection, up, down;
 } DecoderLayer;
 
@@ -77,6 +79,7 @@ static DecoderLayer layer_create(const Decoder *d, const LayerPlan *plan) {
     for (size_t i = 0; i < ATTENTION_LEARNED; i++)
         layer.attention.learned[i] = values_at(d, a->learned[i]);
     layer.state = layer.kernel->state_create(&layer.attention);
+    layer.before = buffer(2 * d->streams, a->shifted);
     return layer;
 }
 
@@ -129,6 +132,7 @@ void decoder_destroy(void *decoder) {
                                                  &layer->down};
         for (size_t i = 0; i < LINEARS; i++) decode_weight_free(&linears[i]->weight);
         layer->kernel->state_free(layer->state);
+        free(layer->before);
     }
     real *const buffers[] = {d->x,        d->added,  d->attended, d->projected,
                              d->prepared, d->hidden, d->norm};
@@ -158,7 +162,7 @@ static void embed(Decoder *d, const int32_t *tokens) {
 }
 
 // LayerNorm of x (S, C), all of it for the calling thread.
-static const real *normalise(const Decoder *d, const NormParameters *parameters) {
+static real *normalise(const Decoder *d, const NormParameters *parameters) {
     const size_t S = d->streams, C = d->plan->size.channels;
     real *norm = d->norm + (size_t)thread_index() * S * C;
     for (size_t s = 0; s < S; s++)
@@ -215,12 +219,26 @@ static real *prepare(Decoder *d, const DecoderLayer *layer) {
     return d->prepared;
 }
 
+// What the product for queries, keys and values reads, as normalise(). One thread keeps what the
+// next token needs, where none reads before that.
+static const real *attention_input(const Decoder *d, const DecoderLayer *layer) {
+    const size_t S = d->streams, C = d->plan->size.channels, N = layer->plan->attention.shifted;
+    const real *before = layer->before + d->count % 2 * S * N;
+    real *next = layer->before + (d->count + 1) % 2 * S * N;
+    real *norm = normalise(d, &layer->plan->attention.norm);
+    for (size_t s = 0; s < S; s++) {
+        if (thread_index() == 0) memcpy(next + s * N, norm + s * C, N * sizeof(real));
+        memcpy(norm + s * C, before + s * N, N * sizeof(real));
+    }
+    return norm;
+}
+
 static void decode_attention(Decoder *d, const DecoderLayer *layer) {
     const AttentionPlan *plan = &layer->plan->attention;
     const real *bias = values_at(d, layer->qkv.bias);
     const bool adds_bias = layer->kernel->adds_bias && !plan->prepares,
                projects = attention_projects(plan);
-    decode_product(d->projected, normalise(d, &plan->norm), &layer->qkv.weight,
+    decode_product(d->projected, attention_input(d, layer), &layer->qkv.weight,
                    adds_bias ? NULL : bias, d->streams);
     barrier_wait(&d->barrier);
     const AttentionStep token = {prepare(d, layer), adds_bias ? bias : NULL,

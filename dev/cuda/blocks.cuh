@@ -406,11 +406,48 @@ static inline void prepare_backward(const Side *s, size_t l) {
     gpu_lap(s->g, GPU_TRAIN, "attention", PROFILE_BACKWARD, 0);
 }
 
+static inline TokenShift token_shift(const Side *s) {
+    return {plan_shifted(&s->t->plan), s->channels, s->batch->length, s->batch->mask};
+}
+
+// What the product for q, k and v reads.
+static inline Matrix attention_input(const Side *s, size_t l) {
+    const Transformer *t = s->t;
+    const Matrix norm = qkv_input(t, l);
+    const TokenShift shift = token_shift(s);
+    if (shift.shifted == 0) return norm;
+    Matrix input = t->shifted;
+    input.columns = norm.columns;
+    if (s->work == GPU_DECODE)
+        token_shift_step(&s->g->device, (float *)input.data, (const float *)norm.data,
+                         t->before + l * s->rows * shift.shifted, shift, &gpu_step(s->g)->count,
+                         s->rows);
+    else
+        token_shift_forward(&s->g->device, input, norm, shift, s->rows);
+    gpu_lap(s->g, s->work, "norm", PROFILE_FORWARD, 0);
+    return input;
+}
+
+// The gradient to the norm before attention, from that to q, k and v.
+static inline void attention_input_backward(const Side *s, size_t l) {
+    const Transformer *t = s->t;
+    const DeviceWeight w = device_weight(t, &t->plan.layers[l].attention.qkv);
+    const Matrix dqkv = t->layers[l].gradients.qkv;
+    const TokenShift shift = token_shift(s);
+    if (shift.shifted == 0) {
+        sublayer_input_backward(s, dqkv, w);
+        return;
+    }
+    gemm_backward_input(&s->g->blas, float_matrix(t->sublayer_out, s->channels), dqkv, w, s->rows);
+    token_shift_backward(&s->g->device, t->dnorm, t->sublayer_out, shift, s->rows);
+}
+
 // From the norm of x_in to x_middle, or cross.x, and the next norm.
 static inline void attention_forward(const BlockPass *pass, size_t l) {
     const Side s = layer_side(pass, l);
     const AttentionSublayer a = self_sublayer(&s, l);
-    gemm_forward(&s.g->blas, s.t->layers[l].qkv, qkv_input(s.t, l), qkv_weight(s.t, l), s.rows);
+    gemm_forward(&s.g->blas, s.t->layers[l].qkv, attention_input(&s, l), qkv_weight(s.t, l),
+                 s.rows);
     gpu_lap(s.g, s.work, "qkv", PROFILE_FORWARD, product_flops(&s, &a.plan->qkv));
     prepare(&s, l);
     attention_sublayer_forward(&s, &a);
@@ -426,18 +463,21 @@ static inline void attention_backward(const BlockPass *pass, size_t l) {
     const DeviceLayer *layer = &t->layers[l];
     const LayerGradients *d = &layer->gradients;
     const bool first = l == t->plan.stacks[s.stack].first;
+    const TokenShift shift = token_shift(&s);
     const DeviceAttentionGradients to =
         attention_self_gradients(a.plan->prepares ? t->dprepared : d->qkv);
     prepare(&s, l);
     attention_sublayer_backward(&s, &a, d->projection, &to);
     prepare_backward(&s, l);
     qkv_bias_backward(t, a.plan, product, d->qkv, s.rows);
-    sublayer_input_backward(&s, d->qkv, device_weight(t, product));
+    attention_input_backward(&s, l);
     gpu_lap(s.g, GPU_TRAIN, "qkv", PROFILE_BACKWARD, product_flops(&s, product));
     if (first) drop_embedding(&s, float_matrix(t->dx, s.channels));
     norm_backward(&s, attention_norm(t, l), layer->x_in, layer->mean1, layer->rstd1, false,
-                  norm_tail(&s, d->norm_qkv, first ? Matrix{} : t->layers[l - 1].gradients.ffn,
+                  norm_tail(&s, shift.shifted > 0 ? t->norm : d->norm_qkv,
+                            first ? Matrix{} : t->layers[l - 1].gradients.ffn,
                             first ? 0 : t->plan.layers[l - 1].ffn_site));
+    if (shift.shifted > 0) token_shift_forward(&s.g->device, d->norm_qkv, t->norm, shift, s.rows);
     if (first) drop_embedding(&s, d->norm_qkv);
     weight_backward(t, "qkv", product, d->qkv, d->norm_qkv, s.rows);
     gpu_gradients_final(s.g, pass->batch, t->plan.layers[l].first,

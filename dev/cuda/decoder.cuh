@@ -27,6 +27,16 @@ static inline void decoder_memory_carve(DeviceDecoder *d) {
     }
 }
 
+// Memory for a pass, and for what the last token had.
+static inline void decoder_pass_carve(DeviceDecoder *d) {
+    Transformer *t = &d->t;
+    const size_t shifted = plan_shifted(&t->plan);
+    gpu_pass_carve(&t->base, &t->base.arena);
+    if (shifted > 0)
+        t->before = arena_array<float>(
+            &t->base.arena, t->plan.size.layers * gpu_rows(&t->base) * shifted, "activations");
+}
+
 // Memory for `room` tokens of each text, with what there is.
 static inline void decoder_grow(DeviceDecoder *d, size_t room) {
     Transformer *t = &d->t;
@@ -59,7 +69,7 @@ static inline bool decoder_fits(DeviceDecoder *d) {
     size_t available = 0, total = 0;
     CUDA_CHECK(cudaMemGetInfo(&available, &total));
     t->room = larger(t->plan.size.positions, DECODER_ROOM);
-    gpu_pass_carve(&t->base, &t->base.arena);
+    decoder_pass_carve(d);
     decoder_memory_carve(d);
     const size_t needed = t->base.arena.used + d->memory.used;
     t->room = 0;
@@ -88,9 +98,9 @@ static inline void *decoder_create(void *model, int streams) {
         return d;
     }
     blas_create(&g->blas, &g->device, false);
-    gpu_pass_carve(g, &g->arena);
+    decoder_pass_carve(d);
     arena_allocate(&g->arena, "write fewer texts side by side (--samples)");
-    gpu_pass_carve(g, &g->arena);
+    decoder_pass_carve(d);
     CUDA_CHECK(cudaMallocHost((void **)&g->on_host, gpu_batch_bytes(gpu_rows(g))));
     if (t->sinusoids || t->angles) upload_positions(t);
     decoder_grow(d, DECODER_ROOM);

@@ -18,6 +18,7 @@
 #include "gpu_model.cuh"
 #include "query_key.cuh"
 #include "residual.cuh"
+#include "token_shift.cuh"
 #include "weight_groups.cuh"
 extern "C" {
 #include "embedding.h"
@@ -91,12 +92,15 @@ struct Transformer {
     DeviceLayer *layers;  // (L)
     DeviceStack stacks[MAX_STACKS];
     DevicePrediction prediction;
-    float *stream;       // (M, C) post-norm: the residual stream
-    float *sinusoids;    // (positions, C), or NULL
-    float *angles;       // (positions, D) of rotary positions, or NULL
-    Matrix norm;         // (M, C) what a sublayer's first product reads
-    Matrix norm_parts;   // (M, 3C) its parts, for q, k and v of kinds that need float32, with bf16
-    Matrix prepared;     // (M, 3C) queries, keys and values, where they are prepared
+    float *stream;     // (M, C) post-norm: the residual stream
+    float *sinusoids;  // (positions, C), or NULL
+    float *angles;     // (positions, D) of rotary positions, or NULL
+    Matrix norm;       // (M, C) what a sublayer's first product reads
+    Matrix norm_parts; // (M, 3C) its parts, for q, k and v of kinds that need float32, with bf16
+    Matrix shifted;    // of the same type and size as these, with --token-shift: what that product
+                       // reads
+    float *before;     // (L, S, channels of --token-shift) of a decoder: what the last token had
+    Matrix prepared;   // (M, 3C) queries, keys and values, where they are prepared
     Matrix hidden_exact; // (M, F) or (M, 2F) float32, with bf16, for activations that are kernels
                          // of their own
     float *sublayer_out; // (M, C)
@@ -378,7 +382,8 @@ static inline void gradients_carve(Transformer *t, DeviceArena *arena) {
         if (attention_projects(&plan->attention))
             d->before_ffn = d->projection = waiting_matrix(t, arena, d->ffn);
         d->norm_ffn = waiting_matrix(t, arena, t->norm);
-        d->norm_qkv = waiting_matrix(t, arena, t->norm);
+        d->norm_qkv = waiting_matrix(t, arena, t->shifted.data ? t->shifted : t->norm);
+        d->norm_qkv.columns = C;
         if (!plan->crosses) continue;
         DeviceCross *cross = &t->layers[l].cross;
         if (t->groups_weights || !dquery.columns) {
@@ -410,6 +415,12 @@ static inline void prediction_carve(Transformer *t, DeviceArena *arena) {
     p->normal = product_matrix(t, arena, C);
     p->mean = arena_array<float>(arena, M, "activations");
     p->rstd = arena_array<float>(arena, M, "activations");
+}
+
+// What products for q, k and v read, where their input is shifted.
+static inline void shifted_carve(Transformer *t, DeviceArena *arena) {
+    const Matrix norm = t->norm_parts.columns ? t->norm_parts : t->norm;
+    if (plan_shifted(&t->plan) > 0) t->shifted = product_matrix(t, arena, norm.columns);
 }
 
 // ---- sums over rows ---------------------------------------------------------
@@ -478,6 +489,7 @@ static inline void transformer_carve(GpuModel *model, DeviceArena *arena) {
     if (is_post_norm(t)) t->stream = arena_array<float>(arena, M * C, "activations");
     t->norm = product_matrix(t, arena, C);
     parts_carve(t, arena);
+    shifted_carve(t, arena);
     if (in_bf16 && !activation_is_fused(t))
         t->hidden_exact = arena_matrix(arena, M, hidden_columns(t), false, "activations");
     t->sublayer_out = arena_array<float>(arena, M * C, "activations");

@@ -77,6 +77,8 @@ static void read_config(const Json *config, const char *source, Metadata **rows,
         read_number(config, "rotary_base", "rope_theta", source, rows, count);
     if (json_find(config, "rotary_part"))
         read_number(config, "rotary_part", "partial_rotary_factor", source, rows, count);
+    if (json_find(config, "token_shift"))
+        read_number(config, "token_shift", "token_shift", source, rows, count);
     const Json *attention = json_find(config, "attention");
     if (attention) metadata_add(rows, count, "attention", attention_text(attention, source));
     metadata_add(rows, count, "window_sizes",
@@ -151,6 +153,8 @@ static bool write_config(const void *model, JsonWriter *w) {
         json_add_number(w, "rotary_base", rotary.base);
         json_add_number(w, "rotary_part", rotary.part);
     }
+    if (plan_shifted(plan) > 0)
+        json_add_number(w, "token_shift", (double)plan_shifted(plan) / (double)size->channels);
     json_open(w, "window_sizes", '[');
     for (size_t l = 0; l < size->layers; l++) {
         const size_t window = plan->layers[l].attention.window;

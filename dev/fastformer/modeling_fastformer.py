@@ -44,9 +44,9 @@ class FastformerConfig(PretrainedConfig):
 
     def __init__(self, vocab_size=32000, hidden_size=128, n_layer=6, n_heads=4, n_positions=2048, window_sizes=None,
                  attention=None, rescale=10.0, eps_denominator=1e-5, pool="normalised", positions="learned",
-                 rotary_base=10000.0, rotary_part=1.0, dropout=0.1, padding_token=-1, initializer_range=0.02, use_cache=True,
-                 use_local_att=True, tie_word_embeddings=True, pad_token_id=None, bos_token_id=None,
-                 eos_token_id=None, **kwargs):
+                 rotary_base=10000.0, rotary_part=1.0, token_shift=0.0, dropout=0.1, padding_token=-1,
+                 initializer_range=0.02, use_cache=True, use_local_att=True, tie_word_embeddings=True, pad_token_id=None,
+                 bos_token_id=None, eos_token_id=None, **kwargs):
         self.vocab_size = vocab_size
         self.hidden_size = hidden_size
         self.n_layer = kwargs.pop("num_hidden_layers", n_layer)
@@ -63,6 +63,7 @@ class FastformerConfig(PretrainedConfig):
         self.positions = positions  # "learned", "rotary" (of softmax's queries and keys) or "none"
         self.rotary_base = rotary_base  # of the angles of rotary positions
         self.rotary_part = rotary_part  # of the pairs of channels that rotate, the fastest
+        self.token_shift = token_shift  # of the channels that attention reads those of the token before, the first
         self.dropout = kwargs.pop("hidden_dropout_prob", dropout)
         self.padding_token = padding_token  # its embedding takes no gradient; -1: none
         self.initializer_range = initializer_range
@@ -136,11 +137,11 @@ class LastRows:
 
 
 def layer_memory(config, layer):
-    """The sums of pooled queries and of pooled keys; of softmax the last keys and values."""
+    """The sums of pooled queries and of pooled keys; of softmax the last keys and values; then the last input."""
     window = config.window_sizes[layer] if config.window_sizes[layer] < config.n_positions else None
     if config.attention[layer] == "additive":
-        return WindowSum(window), WindowSum(window)
-    return (LastRows(window),)
+        return WindowSum(window), WindowSum(window), LastRows(2)
+    return LastRows(window), LastRows(2)
 
 
 class FastformerCache:
@@ -176,6 +177,17 @@ def rotated(x, first, base, part):
     return torch.cat([a * cosine - b * sine, b * cosine + a * sine], -1)
 
 
+def shifted(x, part, mask, last):
+    """Rows (B, T, C) whose first channels are those of the row before, 0 where there is none or the mask hides it."""
+    B, T, C = x.shape
+    n = int(part * C + 0.5)
+    if not n:
+        return x
+    rows = x[..., :n] if mask is None else x[..., :n] * mask[..., None].to(x.dtype)
+    before = F.pad(last(rows[:, None]), (0, 0, 1, 0))[:, 0, -T - 1 : -1]
+    return torch.cat([before, x[..., n:]], -1)
+
+
 def normal(x):
     """(x - mean) / (deviation + 1e-5) over the last dimension."""
     return (x - x.mean(-1, keepdim=True)) / (x.std(-1, keepdim=True) + 1e-5)
@@ -189,6 +201,7 @@ class AdditiveAttention(nn.Module):
         self.memory = lambda: layer_memory(config, layer)
         self.scale, self.sink = config.rescale / (C // H), config.eps_denominator
         self.raw = config.pool == "raw"
+        self.shift = config.token_shift
         self.dropout = config.dropout
         self.attn_norm = nn.LayerNorm(C, eps=1e-5)
         self.projections = nn.Linear(C, 3 * C, bias=False)
@@ -210,7 +223,8 @@ class AdditiveAttention(nn.Module):
     def forward(self, x, mask, sums):  # (B, T, C) -> (B, T, C); sums None: of these rows alone
         B, T, C = x.shape
         sums = sums or self.memory()
-        qkv = self.projections(self.attn_norm(x)).view(B, T, 3, self.heads, self.size)
+        x = shifted(self.attn_norm(x), self.shift, mask, sums[2])
+        qkv = self.projections(x).view(B, T, 3, self.heads, self.size)
         q, k, v = qkv.permute(2, 0, 3, 1, 4)
         query = F.dropout(self.pool(q, self.query_attn, sums[0], mask), self.dropout, self.training)
         key = F.dropout(self.pool(query * k, self.key_attn, sums[1], mask), self.dropout, self.training)
@@ -228,6 +242,7 @@ class SoftmaxAttention(nn.Module):
         self.memory = lambda: layer_memory(config, layer)
         self.base = config.rotary_base if config.positions == "rotary" else None
         self.part = config.rotary_part
+        self.shift = config.token_shift
         self.dropout = config.dropout
         self.attn_norm = nn.LayerNorm(C, eps=1e-5)
         self.projections = nn.Linear(C, 3 * C, bias=False)
@@ -235,9 +250,10 @@ class SoftmaxAttention(nn.Module):
 
     def forward(self, x, mask, memory):  # as above
         B, T, C = x.shape
-        q, k, v = self.projections(self.attn_norm(x)).view(B, T, 3, self.heads, self.size).permute(2, 0, 3, 1, 4)
+        last, before = memory or self.memory()
+        x = shifted(self.attn_norm(x), self.shift, mask, before)
+        q, k, v = self.projections(x).view(B, T, 3, self.heads, self.size).permute(2, 0, 3, 1, 4)
         seen = x.new_ones(B, T) if mask is None else mask.to(x.dtype)
-        last = (memory or self.memory())[0]
         if self.base:
             q, k = (rotated(rows, last.count, self.base, self.part) for rows in (q, k))
         rows = last(torch.cat([k, v, seen[:, None, :, None].expand(B, self.heads, T, 1)], -1))

@@ -123,10 +123,11 @@ static void test_hybrid() {
     gpu_check_training(pair(), hybrid, "fp32", 1e-4);
     gpu_check_bits(pair().gpu, hybrid, "bf16");
     gpu_check_shapes(pair(), hybrid);
-    gpu_check_step(pair(),
-                   SMALL "attention=additive,softmax:7,additive positions=rotary norm=rms "
-                         "ffn=swiglu kv-heads=1 rescale=3 dropout=0.1",
-                   "bf16", 37, 0, 5e-2);
+    gpu_check_step(
+        pair(),
+        SMALL "attention=additive,softmax:7,additive token-shift=0.5 positions=rotary norm=rms "
+              "ffn=swiglu kv-heads=1 rescale=3 dropout=0.1",
+        "bf16", 37, 0, 5e-2);
 }
 
 static void create_with(void *options) {

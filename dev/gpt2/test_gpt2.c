@@ -46,6 +46,8 @@ static const char *const blocks[] = {
     "positions=rotary rotary-base=50 attention=cosine kv-heads=1 norm=rms",
     "positions=rotary rotary-part=0.5 kv-heads=1 scores=qknorm attention=additive+softmax",
     "positions=rotary kv-heads=1 attention=pairwise similarity=euclidean",
+    "token-shift=0.4 attention=cosine,softmax:3",
+    "token-shift=1 norm=rms positions=rotary kv-heads=1 attention=additive:4+softmax",
 };
 static const ModelKinds of_blocks = {&gpt2, blocks, sizeof(blocks) / sizeof(blocks[0]), 1};
 #define EVEN "layers=2 channels=24 heads=2 "
@@ -175,6 +177,8 @@ static void test_bad_options(void) {
     CHECK_FAILS(create_with, "channels=12 heads=4 positions=rotary", 2, "heads of 3 channels");
     CHECK_FAILS(create_with, "channels=16 heads=4 positions=rotary rotary-part=0.4", 2,
                 "--rotary-part 0.4: rotates none");
+    CHECK_FAILS(create_with, "channels=16 heads=4 token-shift=0.03", 2,
+                "--token-shift 0.03: is less than half of one of 16 channels");
     CHECK_FAILS(create_with, "attention=cosine scores=qknorm", 2, "layer 1 has cosine attention");
     CHECK_FAILS(create_with, "attention=additive positions=rotary", 2, "no layer compares");
     CHECK_FAILS(create_with, "attention=softmax2", 2, "softmax|softmax1|cosine|additive");

@@ -134,7 +134,7 @@ static char *gpt2_tensor_name(const char *theirs, const Safetensors *file) {
 static bool gpt2_write_config(const void *model, JsonWriter *w) {
     const TransformerPlan *plan = transformer_plan(model);
     const ModelSizes *size = &plan->size;
-    if (!plan_attends(plan, ATTENTION_SOFTMAX) ||
+    if (!plan_attends(plan, ATTENTION_SOFTMAX) || plan_shifted(plan) > 0 ||
         !plan_has_usual_blocks(plan, GELU_TANH, 1U << POSITIONS_LEARNED))
         return false;
     const size_t sizes[] = {size->layers, size->channels, size->heads, size->positions,

@@ -196,8 +196,9 @@ static bool is_qwen3(const void *model) {
 // Other blocks have no class there, nor has a layer with a window.
 static bool has_class(const TransformerPlan *p) {
     const ScoresKind scores = p->layers[0].attention.scores;
-    return plan_attends(p, ATTENTION_SOFTMAX) && !plan_has_windows(p) && p->rms &&
-           p->positions == POSITIONS_ROTARY && p->activation == SWIGLU && scores != SCORES_RESCALED;
+    return plan_attends(p, ATTENTION_SOFTMAX) && !plan_has_windows(p) && plan_shifted(p) == 0 &&
+           p->rms && p->positions == POSITIONS_ROTARY && p->activation == SWIGLU &&
+           scores != SCORES_RESCALED;
 }
 
 static void write_rotary(JsonWriter *w, Rotary rotary) {

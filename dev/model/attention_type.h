@@ -40,6 +40,8 @@ typedef struct {
     double epsilon; // of qknorm
     size_t gains;   // (2, D) of qknorm; or NO_PARAMETER
     Rotary rotary;
+    size_t shifted; // of self-attention's input, pre-norm: the first channels are those of the
+                    // token before
     NormParameters norm;
     LinearParameters qkv;              // C -> C + 2 H' D; or, with cross-attention:
     LinearParameters query, key_value; // C -> C, C -> 2C

@@ -64,6 +64,15 @@ static void prepare_attention(TransformerPlan *p, const Options *options) {
                    rotary ? "--positions rotary" : "--kv-heads");
 }
 
+// Of the input of each layer's attention.
+static size_t shifted_channels(const Options *options, size_t channels) {
+    const double part = options_number(options, OPT_TOKEN_SHIFT);
+    const size_t shifted = (size_t)(part * (double)channels + 0.5);
+    if (part > 0 && shifted == 0)
+        fail_usage("--token-shift %g: is less than half of one of %zu channels", part, channels);
+    return shifted;
+}
+
 void plan_choose_blocks(TransformerPlan *p, const Options *options, ActivationKind gelu) {
     // In the order of their choices, as PositionKind is.
     const ActivationKind kinds[] = {gelu, RELU, RELU2, SWIGLU};
@@ -73,6 +82,8 @@ void plan_choose_blocks(TransformerPlan *p, const Options *options, ActivationKi
     p->activation = kinds[options_choice(options, OPT_FFN)];
     p->inner = inner_size(options, p->size.channels, p->activation);
     p->untied = options_flag(options, OPT_UNTIED);
+    for (size_t l = 0; l < p->size.layers; l++)
+        p->layers[l].attention.shifted = shifted_channels(options, p->size.channels);
     prepare_attention(p, options);
 }
 

@@ -22,6 +22,10 @@
     {.name = OPT_ROTARY_PART, .kind = OPTION_NUMBER, .scope = OPTION_MODEL, .value = "X", \
      .initial = "1", .implied = true, .max = 1, .metadata_key = "partial_rotary_factor", \
      .group = OPTION_GROUP_MORE, .help = "fraction of rotary frequencies used, the fastest"}, \
+    {.name = OPT_TOKEN_SHIFT, .kind = OPTION_NUMBER, .scope = OPTION_MODEL, .value = "X", \
+     .initial = "0", .implied = true, .max = 1, .metadata_key = "token_shift", \
+     .group = OPTION_GROUP_MORE, \
+     .help = "fraction of attention's input channels that come from the token before"}, \
     {.name = OPT_FFN, .kind = OPTION_CHOICE, .scope = OPTION_MODEL, .value = "KIND", \
      .initial = activations, .implied = true, .choices = "gelu|relu|relu2|swiglu", \
      .group = OPTION_GROUP_MORE, .help = "activation of feed-forward networks"}, \

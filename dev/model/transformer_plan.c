@@ -119,7 +119,8 @@ double plan_state_bytes(const TransformerPlan *plan, int64_t tokens) {
     for (size_t l = 0; l < plan->size.layers; l++) {
         const AttentionPlan *a = &plan->layers[l].attention;
         numbers += attention_types[a->kind].state(a, plan->size.channels, plan->size.heads,
-                                                  (double)tokens);
+                                                  (double)tokens) +
+                   (double)a->shifted;
     }
     return numbers * sizeof(float);
 }
@@ -128,6 +129,10 @@ bool plan_attends(const TransformerPlan *plan, AttentionKind kind) {
     for (size_t l = 0; l < plan->size.layers; l++)
         if (plan->layers[l].attention.kind != kind) return false;
     return true;
+}
+
+size_t plan_shifted(const TransformerPlan *plan) {
+    return plan->layers[0].attention.shifted;
 }
 
 bool plan_has_windows(const TransformerPlan *plan) {

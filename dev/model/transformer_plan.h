@@ -145,6 +145,9 @@ bool plan_has_windows(const TransformerPlan *plan);
 bool plan_prepares(const TransformerPlan *plan);
 Rotary plan_rotary(const TransformerPlan *plan);
 
+// The channels of --token-shift, in all layers as many.
+size_t plan_shifted(const TransformerPlan *plan);
+
 // Adds "window_sizes", the windows as the published checkpoints write them: "[4, 8, 2048]".
 void plan_describe_windows(const TransformerPlan *plan, Metadata **rows, int *count);
 

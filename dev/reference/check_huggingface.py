@@ -273,6 +273,8 @@ def main():
         rotary = ("--rotary-base", "100", "--rotary-part", "0.5")
         hybrid = ("--attention", "additive*2+softmax", *raw, "rotary")
         check_run(root, data, tokens, "Fastformer, hybrid", *growing, *hybrid, *rotary)
+        shift = ("--attention", "softmax+additive+softmax", *raw, "none", "--token-shift", "0.3")
+        check_run(root, data, tokens, "Fastformer, token shift", "--windows", "2,global,global", *shift)
         check_run(root, data, tokens, "Llama", *rotary, trainer="train_llama")
     print(f"{sum(results)} passed, {len(results) - sum(results)} failed")
     return 0 if all(results) else 1

@@ -12,6 +12,7 @@
 #include "safetensors.h"
 #include "test.h"
 #include "text.h"
+#include "token_shift.h"
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -149,6 +150,38 @@ static void test_query_key(void) {
     check_query_key(file, "rescaled", SCORES_RESCALED, false, groups);
     check_query_key(file, "qknorm", SCORES_QKNORM, true, H);
     safetensors_close(file);
+}
+
+// ---- token shift ------------------------------------------------------------
+
+// Blocks of rows are cut within sequences and between them: fewer rows than blocks, and more.
+static void check_token_shift(size_t batch, size_t length, bool masked) {
+    enum { C = 5, SHIFTED = 2, HOLES = 3 };
+    const size_t M = batch * length;
+    real *x = zeros(M * C), *dx = zeros(M * C);
+    uint8_t *mask = allocate(M, 1, "mask");
+    for (size_t i = 0; i < M; i++) mask[i] = i % HOLES != 0;
+    for (size_t i = 0; i < M * C; i++) x[i] = dx[i] = (real)(i + 1);
+    token_shift_forward((Matrix){x, C, false}, SHIFTED, masked ? mask : NULL, M, length);
+    token_shift_backward(dx, C, SHIFTED, masked ? mask : NULL, M, length);
+    for (size_t i = 0; i < M * C; i++) {
+        const size_t row = i / C, t = row % length;
+        const bool moves = i % C<SHIFTED, from = t> 0 && (!masked || mask[row - 1]),
+                   to = t + 1 < length && (!masked || mask[row]);
+        CHECK(x[i] == (real)(!moves ? i + 1 : from ? i + 1 - C : 0));
+        CHECK(dx[i] == (real)(!moves ? i + 1 : to ? i + 1 + C : 0));
+    }
+    free(x);
+    free(dx);
+    free(mask);
+}
+
+static void test_token_shift(void) {
+    check_token_shift(1, 1, false);
+    check_token_shift(7, 1, false);
+    check_token_shift(3, 50, true);
+    check_token_shift(2, 400, false);
+    check_token_shift(5, 77, true);
 }
 
 // ---- pairwise attention -----------------------------------------------------
@@ -421,6 +454,7 @@ int main(int argc, char **argv) {
         {"rmsnorm", test_rmsnorm},
         {"swiglu", test_swiglu},
         {"query_key", test_query_key},
+        {"token_shift", test_token_shift},
         {"pairwise", test_pairwise},
 #ifdef REAL_IS_DOUBLE
         {"pairwise differences", test_pairwise_differences},
