@@ -254,11 +254,12 @@ class Comparison:
             for seed in range(first, first + self.seed_count):
                 for value in self.values:
                     for arm in self.arms:
-                        if tuned:
-                            tried, best = tunings[arm]
-                            if value not in (tried if seed == first else [best]):
-                                continue
                         run = self.planned(data, arm, value, seed)
+                        if tuned:
+                            tried, best, final = tunings[arm]
+                            later = value == best and (final or self.log_of(run))
+                            if not (value in tried if seed == first else later):
+                                continue
                         if self.log_of(run) or self.can_begin(run):
                             yield run
 
@@ -273,18 +274,22 @@ class Comparison:
         return not before or self.is_finished(before)
 
     def tuning(self, data, arm):
-        """(values that are tried, the best one): those that the experiment begins with, and the
-        next one as long as the best is the first or the last of them."""
+        """(values to try, the best of those that are finished, whether it stays): what the
+        experiment begins with, and the next value as long as the best is the first or the last."""
         values = [v for v in self.values if v in self.experiment["tuned"]] or self.values
+        known = None
         while True:
             best = self.best_value(data, arm, values)
             before, after = self.values.index(values[0]) - 1, self.values.index(values[-1]) + 1
+            if best is None:
+                return values, known, False
+            known = best
             if best == values[0] and before >= 0:
                 values = [self.values[before], *values]
             elif best == values[-1] and after < len(self.values):
                 values = [*values, self.values[after]]
             else:
-                return values, best
+                return values, best, True
 
     def best_value(self, data, arm, values):
         """The one of the arm's lowest validation loss, of its first seeds; None until all of them

@@ -35,12 +35,13 @@ PYTORCH_VARIANTS = {
 }
 # train_fastformer with other attention, in today's blocks: of four layers, which repeat.
 ATTENTION = {
-    "hybrid": "additive:2+additive:4+additive:8+softmax:global",
-    "hybrid-local": "additive:2+additive:4+additive:8+softmax:256",
-    "windows": "softmax:2+softmax:4+softmax:8+softmax:global",
-    "softmax": "softmax:global",
+    "hybrid": "additive:2+additive:4+additive:8+softmax:global --positions rotary",
+    "hybrid-local": "additive:2+additive:4+additive:8+softmax:256 --positions rotary",
+    "hybrid-shift": "softmax:2+additive:global+softmax:2+softmax:global --positions none --token-shift 0.5",
+    "windows": "softmax:2+softmax:4+softmax:8+softmax:global --positions rotary",
+    "softmax": "softmax:global --positions rotary",
 }
-TODAY = "--norm rms --ffn swiglu --positions rotary --scores qknorm --pool raw --rescale 2".split()
+TODAY = "--norm rms --ffn swiglu --scores qknorm --pool raw --rescale 2".split()
 WARMUP_STEPS = 3  # a step compiles, another settles the allocator
 LOCKED_SECONDS = 45  # then others have their turn
 
@@ -145,7 +146,7 @@ def create_trainer(name, config, data, settings):
     directory = settings.built_in if whose == "c-built-in" else settings.build
     threads = 1 if whose == "c-one-thread" else settings.threads
     data = os.path.join(data, "pairs") if model == "translate" else data
-    options = ["--attention", ATTENTION[model], *TODAY] if model in ATTENTION else []
+    options = ["--attention", *ATTENTION[model].split(), *TODAY] if model in ATTENTION else []
     return Trainer(name, os.path.join(directory, program_of(model)), config, data, threads, options=options)
 
 

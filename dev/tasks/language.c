@@ -11,7 +11,7 @@
 // clang-format off
 static const Option rows[] = {
     {.name = OPT_PRESET, .kind = OPTION_CHOICE, .scope = OPTION_TRAINING, .value = "NAME",
-     .initial = "auto", .choices = "auto|tiny|small|hybrid|published", .group = "Training",
+     .initial = "auto", .choices = "auto|tiny|small|hybrid|long|published", .group = "Training",
      .help = "recipe"},
     {.name = OPT_PROMPT, .kind = OPTION_TEXT, .value = "TEXT", .group = "Generation",
      .help = "continue TEXT with -e's weights; -: standard input"},

@@ -112,6 +112,9 @@ ok "additive*3+softmax:16: 4 steps, then 4 more, are the same bytes, which write
     grep -q '"attention":"additive\*3+softmax","windows":"2,4,8,global","rescale":2' preset/log.jsonl &&
     grep -q '"positions":"rotary"' preset/config.json && grep -q '"pool":"raw"' preset/config.json
 ok "--preset hybrid"
+"$trainer" -i bytes -o far --preset long -C 16 -H 2 -b 2 -t 32 -x 2 -v 1 -m 1 --ffn gelu --norm layer --scores usual >out 2>&1 &&
+    grep -q '"windows":"2,global,2,global"' far/log.jsonl && grep -q '"token_shift":0.5' far/config.json
+ok "--preset long"
 
 # ---- Muon
 run muon -x 20 --optimizer muon -k constant -n 10 && run halves -x 10 --optimizer muon -k constant -n 10 &&

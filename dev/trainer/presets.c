@@ -7,6 +7,7 @@
 EMBED(preset_tiny, "scripts/presets/tiny.json");
 EMBED(preset_small, "scripts/presets/small.json");
 EMBED(preset_hybrid, "scripts/presets/hybrid.json");
+EMBED(preset_long, "scripts/presets/long.json");
 
 typedef struct {
     const char *name;
@@ -17,7 +18,8 @@ typedef struct {
 static void take(Options *options, const char *name) {
     const Preset presets[] = {{"tiny", EMBEDDED(preset_tiny)},
                               {"small", EMBEDDED(preset_small)},
-                              {"hybrid", EMBEDDED(preset_hybrid)}};
+                              {"hybrid", EMBEDDED(preset_hybrid)},
+                              {"long", EMBEDDED(preset_long)}};
     for (size_t i = 0; i < sizeof(presets) / sizeof(*presets); i++)
         if (strcmp(presets[i].name, name) == 0)
             options_take_json(options, presets[i].text, "--preset");
