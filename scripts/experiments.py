@@ -1456,6 +1456,11 @@ FAIR_ATTENTION = {
         f"--attention softmax --windows 2,64,2,global {SHIFT}",
         0,
     ),
+    "softmax-all-shift": (
+        "softmax, windows 2, all, 2, all; token shift, no positions",
+        f"--attention softmax --windows 2,global,2,global {SHIFT}",
+        0,
+    ),
     "mixed-shift": (
         "softmax in 2, additive raw in all, softmax in 2, softmax; token shift, no positions",
         f"--attention softmax+additive+softmax*2 --windows 2,global,2,global {RAW} {SHIFT}",
