@@ -33,7 +33,8 @@
     X(SOURCE, "source") X(STATS, "stats") X(STEPS, "steps") X(STOP, "stop") X(TARGET, "target") \
     X(TEMPERATURE, "temperature") X(TEST, "test") X(TEST_SOURCE, "test-source") \
     X(TEST_TARGET, "test-target") X(TIMEOUT, "timeout") X(TOKEN_SHIFT, "token-shift") \
-    X(TOKENIZER, "tokenizer") X(TOP_K, "top-k") X(TOP_P, "top-p") X(TOTAL_BATCH, "total-batch") X(TRAIN, "train") \
+    X(TOKENIZER, "tokenizer") X(TOP_K, "top-k") X(TOP_P, "top-p") \
+    X(TOTAL_BATCH, "total-batch") X(TRAIN, "train") \
     X(TRANSLATE, "translate") X(UNTIED, "untied") X(VAL, "val") X(VAL_BATCHES, "val-batches") \
     X(VAL_EVERY, "val-every") X(VAL_SOURCE, "val-source") X(VAL_TARGET, "val-target") \
     X(VERIFY, "verify") X(VERSION, "version") X(VOCAB_SIZE, "vocab-size") X(WARMUP, "warmup") \
