@@ -94,7 +94,7 @@ static void fastformer_backward(const Blocks *blocks, const BlockPass *pass,
 
 static void fastformer_describe(const void *model, Metadata **rows, int *count) {
     plan_describe_windows(transformer_plan(model), rows, count);
-    if (!plan_has_usual_blocks(transformer_plan(model), GELU_ERF, 1U << POSITIONS_LEARNED)) return;
+    if (!plan_has_usual_blocks(transformer_plan(model), GELU_ERF)) return;
     metadata_add(rows, count, "activation", copy_string("gelu"));
     metadata_add(rows, count, "layernorm_eps", copy_string("1e-05"));
 }

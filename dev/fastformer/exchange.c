@@ -55,6 +55,30 @@ static void read_number(const Json *config, const char *key, const char *row, co
     metadata_add(rows, count, row, format_string("%.17g", value->number));
 }
 
+// Members that only some models have: texts, and numbers.
+static void read_choices(const Json *config, const char *source, Metadata **rows, int *count) {
+    static const struct {
+        const char *key, *row;
+        bool number;
+    } members[] = {{"positions", "positions", false},
+                   {"rotary_base", "rope_theta", true},
+                   {"rotary_part", "partial_rotary_factor", true},
+                   {"token_shift", "token_shift", true},
+                   {"norm", "norm", false},
+                   {"norm_eps", "rms_norm_eps", true},
+                   {"activation", "ffn", false},
+                   {"intermediate_size", "intermediate_size", true},
+                   {"scores", "scores", false}};
+    for (size_t i = 0; i < sizeof(members) / sizeof(members[0]); i++) {
+        const char *key = members[i].key, *row = members[i].row;
+        if (!json_find(config, key)) continue;
+        if (members[i].number)
+            read_number(config, key, row, source, rows, count);
+        else
+            metadata_add(rows, count, row, copy_string(json_string(config, key, source)));
+    }
+}
+
 static void read_config(const Json *config, const char *source, Metadata **rows, int *count) {
     static const struct {
         const char *key;
@@ -70,15 +94,7 @@ static void read_config(const Json *config, const char *source, Metadata **rows,
     read_number(config, "rescale", "rescale", source, rows, count);
     read_number(config, "eps_denominator", "eps_denominator", source, rows, count);
     metadata_add(rows, count, "pool", copy_string(json_string(config, "pool", source)));
-    if (json_find(config, "positions"))
-        metadata_add(rows, count, "positions",
-                     copy_string(json_string(config, "positions", source)));
-    if (json_find(config, "rotary_base"))
-        read_number(config, "rotary_base", "rope_theta", source, rows, count);
-    if (json_find(config, "rotary_part"))
-        read_number(config, "rotary_part", "partial_rotary_factor", source, rows, count);
-    if (json_find(config, "token_shift"))
-        read_number(config, "token_shift", "token_shift", source, rows, count);
+    read_choices(config, source, rows, count);
     const Json *attention = json_find(config, "attention");
     if (attention) metadata_add(rows, count, "attention", attention_text(attention, source));
     metadata_add(rows, count, "window_sizes",
@@ -91,15 +107,17 @@ static char *tensor_name(const char *theirs, const Safetensors *file) {
     return copy_string(theirs);
 }
 
-// Whether the class has each layer's kind (additive, or softmax and softmax1) and its blocks.
+// Whether the class has each layer's kind (additive, or softmax and softmax1), its scores, and the
+// model's positions and output.
 static bool is_known(const TransformerPlan *plan) {
     for (size_t l = 0; l < plan->size.layers; l++) {
-        const AttentionKind kind = plan->layers[l].attention.kind;
-        if (kind != ATTENTION_ADDITIVE && kind != ATTENTION_SOFTMAX && kind != ATTENTION_SOFTMAX1)
+        const AttentionPlan *a = &plan->layers[l].attention;
+        const bool softmax = a->kind == ATTENTION_SOFTMAX || a->kind == ATTENTION_SOFTMAX1;
+        if (a->groups != plan->size.heads || (!softmax && a->kind != ATTENTION_ADDITIVE) ||
+            (a->scores != attention_types[a->kind].usual && a->scores != SCORES_QKNORM))
             return false;
     }
-    return plan_has_usual_blocks(
-        plan, GELU_ERF, 1U << POSITIONS_LEARNED | 1U << POSITIONS_ROTARY | 1U << POSITIONS_NONE);
+    return plan->positions != POSITIONS_SINUSOIDAL && !plan->untied;
 }
 
 // A member for models that do not have additive attention alone.
@@ -109,6 +127,34 @@ static void write_attention(const TransformerPlan *plan, JsonWriter *w) {
     for (size_t l = 0; l < plan->size.layers; l++)
         json_write_string(w, attention_types[plan->layers[l].attention.kind].name);
     json_end(w, ']');
+}
+
+// The class's name of the activation, which is that of --ffn.
+static const char *activation_name(ActivationKind kind) {
+    return kind == RELU ? "relu" : kind == RELU2 ? "relu2" : kind == SWIGLU ? "swiglu" : "gelu";
+}
+
+// Members for what is not as in the published model.
+static void write_blocks(const TransformerPlan *plan, JsonWriter *w) {
+    const Rotary rotary = plan_rotary(plan);
+    if (plan->positions != POSITIONS_LEARNED)
+        json_add_string(w, "positions", plan->positions == POSITIONS_ROTARY ? "rotary" : "none");
+    if (rotary.base > 0) {
+        json_add_number(w, "rotary_base", rotary.base);
+        json_add_number(w, "rotary_part", rotary.part);
+    }
+    if (plan_shifted(plan) > 0)
+        json_add_number(w, "token_shift", (double)plan_shifted(plan) / (double)plan->size.channels);
+    if (plan->rms) json_add_string(w, "norm", "rms");
+    if (plan->epsilon != NORM_EPSILON) json_add_number(w, "norm_eps", plan->epsilon);
+    if (plan->activation != GELU_ERF)
+        json_add_string(w, "activation", activation_name(plan->activation));
+    if (plan->inner != 4 * plan->size.channels)
+        json_add_integer(w, "intermediate_size", (int64_t)plan->inner);
+    bool qknorm = false;
+    for (size_t l = 0; l < plan->size.layers; l++)
+        qknorm |= plan->layers[l].attention.scores == SCORES_QKNORM;
+    if (qknorm) json_add_string(w, "scores", "qknorm");
 }
 
 // Other attention has no class there.
@@ -146,15 +192,7 @@ static bool write_config(const void *model, JsonWriter *w) {
         json_add_number(w, numbers[i].key, numbers[i].value);
     write_attention(plan, w);
     json_add_string(w, "pool", attention->pool_raw ? "raw" : "normalised");
-    if (plan->positions != POSITIONS_LEARNED)
-        json_add_string(w, "positions", plan->positions == POSITIONS_ROTARY ? "rotary" : "none");
-    const Rotary rotary = plan_rotary(plan);
-    if (rotary.base > 0) {
-        json_add_number(w, "rotary_base", rotary.base);
-        json_add_number(w, "rotary_part", rotary.part);
-    }
-    if (plan_shifted(plan) > 0)
-        json_add_number(w, "token_shift", (double)plan_shifted(plan) / (double)size->channels);
+    write_blocks(plan, w);
     json_open(w, "window_sizes", '[');
     for (size_t l = 0; l < size->layers; l++) {
         const size_t window = plan->layers[l].attention.window;

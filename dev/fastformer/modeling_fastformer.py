@@ -44,9 +44,10 @@ class FastformerConfig(PretrainedConfig):
 
     def __init__(self, vocab_size=32000, hidden_size=128, n_layer=6, n_heads=4, n_positions=2048, window_sizes=None,
                  attention=None, rescale=10.0, eps_denominator=1e-5, pool="normalised", positions="learned",
-                 rotary_base=10000.0, rotary_part=1.0, token_shift=0.0, dropout=0.1, padding_token=-1,
-                 initializer_range=0.02, use_cache=True, use_local_att=True, tie_word_embeddings=True, pad_token_id=None,
-                 bos_token_id=None, eos_token_id=None, **kwargs):
+                 rotary_base=10000.0, rotary_part=1.0, token_shift=0.0, norm="layer", norm_eps=1e-5, activation="gelu",
+                 intermediate_size=None, scores="usual", dropout=0.1, padding_token=-1, initializer_range=0.02,
+                 use_cache=True, use_local_att=True, tie_word_embeddings=True, pad_token_id=None, bos_token_id=None,
+                 eos_token_id=None, **kwargs):
         self.vocab_size = vocab_size
         self.hidden_size = hidden_size
         self.n_layer = kwargs.pop("num_hidden_layers", n_layer)
@@ -64,6 +65,11 @@ class FastformerConfig(PretrainedConfig):
         self.rotary_base = rotary_base  # of the angles of rotary positions
         self.rotary_part = rotary_part  # of the pairs of channels that rotate, the fastest
         self.token_shift = token_shift  # of the channels that attention reads those of the token before, the first
+        self.norm = norm  # "layer" or "rms"
+        self.norm_eps = norm_eps
+        self.activation = activation  # "gelu", "relu", "relu2" (its square) or "swiglu"
+        self.intermediate_size = intermediate_size or 4 * hidden_size
+        self.scores = scores  # "usual" or "qknorm" (softmax of normalised queries and keys)
         self.dropout = kwargs.pop("hidden_dropout_prob", dropout)
         self.padding_token = padding_token  # its embedding takes no gradient; -1: none
         self.initializer_range = initializer_range
@@ -193,6 +199,10 @@ def normal(x):
     return (x - x.mean(-1, keepdim=True)) / (x.std(-1, keepdim=True) + 1e-5)
 
 
+def norm_layer(config, size):
+    return (nn.RMSNorm if config.norm == "rms" else nn.LayerNorm)(size, eps=config.norm_eps)
+
+
 class AdditiveAttention(nn.Module):
     def __init__(self, config, layer):
         super().__init__()
@@ -203,7 +213,7 @@ class AdditiveAttention(nn.Module):
         self.raw = config.pool == "raw"
         self.shift = config.token_shift
         self.dropout = config.dropout
-        self.attn_norm = nn.LayerNorm(C, eps=1e-5)
+        self.attn_norm = norm_layer(config, C)
         self.projections = nn.Linear(C, 3 * C, bias=False)
         self.query_attn = nn.Parameter(torch.empty(H, C // H))
         self.key_attn = nn.Parameter(torch.empty(H, C // H))
@@ -244,8 +254,11 @@ class SoftmaxAttention(nn.Module):
         self.part = config.rotary_part
         self.shift = config.token_shift
         self.dropout = config.dropout
-        self.attn_norm = nn.LayerNorm(C, eps=1e-5)
+        self.attn_norm = norm_layer(config, C)
         self.projections = nn.Linear(C, 3 * C, bias=False)
+        if config.scores == "qknorm":
+            self.q_norm, self.k_norm = (nn.RMSNorm(self.size, eps=config.norm_eps) for _ in range(2))
+        self.normalised = config.scores == "qknorm"
         self.output = nn.Linear(C, C, bias=False)
 
     def forward(self, x, mask, memory):  # as above
@@ -254,6 +267,8 @@ class SoftmaxAttention(nn.Module):
         x = shifted(self.attn_norm(x), self.shift, mask, before)
         q, k, v = self.projections(x).view(B, T, 3, self.heads, self.size).permute(2, 0, 3, 1, 4)
         seen = x.new_ones(B, T) if mask is None else mask.to(x.dtype)
+        if self.normalised:
+            q, k = self.q_norm(q), self.k_norm(k)
         if self.base:
             q, k = (rotated(rows, last.count, self.base, self.part) for rows in (q, k))
         rows = last(torch.cat([k, v, seen[:, None, :, None].expand(B, self.heads, T, 1)], -1))
@@ -268,21 +283,43 @@ class SoftmaxAttention(nn.Module):
         return F.dropout(self.output(y.transpose(1, 2).reshape(B, T, C)), self.dropout, self.training)
 
 
+def swiglu(x):  # (..., 2 F) gates, then what they let through -> (..., F)
+    gate, up = x.chunk(2, -1)
+    return F.silu(gate) * up
+
+
+def squared_relu(x):
+    return F.relu(x) ** 2
+
+
+ACTIVATIONS = {"gelu": F.gelu, "relu": F.relu, "relu2": squared_relu, "swiglu": swiglu}
+
+
 class Layer(GradientCheckpointingLayer):
     def __init__(self, config, layer):
         super().__init__()
-        C = config.hidden_size
+        C, inner = config.hidden_size, config.intermediate_size
         additive = config.attention[layer] == "additive"
         self.attention = (AdditiveAttention if additive else SoftmaxAttention)(config, layer)
-        self.boom_norm = nn.LayerNorm(C, eps=1e-5)
-        self.boom = nn.Linear(C, 4 * C, bias=False)
-        self.unboom = nn.Linear(4 * C, C, bias=False)
+        self.boom_norm = norm_layer(config, C)
+        self.boom = nn.Linear(C, inner * (2 if config.activation == "swiglu" else 1), bias=False)
+        self.unboom = nn.Linear(inner, C, bias=False)
+        self.activation = ACTIVATIONS[config.activation]
         self.dropout = config.dropout
 
     def forward(self, x, mask, memory):
         x = x + self.attention(x, mask, memory)
-        hidden = self.unboom(F.gelu(self.boom(self.boom_norm(x))))
+        hidden = self.unboom(self.activation(self.boom(self.boom_norm(x))))
         return x + F.dropout(hidden, self.dropout, self.training)
+
+
+CHOICES = {
+    "pool": ("normalised", "raw"),
+    "positions": ("learned", "rotary", "none"),
+    "norm": ("layer", "rms"),
+    "activation": tuple(ACTIVATIONS),
+    "scores": ("usual", "qknorm"),
+}
 
 
 class Layers(nn.Module):
@@ -311,16 +348,15 @@ class FastformerForCausalLM(PreTrainedModel, GenerationMixin):
             raise ValueError(f"attention {config.attention}: expected additive, softmax or softmax1 for each layer")
         if channels % heads or channels < 2 * heads:
             raise ValueError(f"hidden_size {channels}: expected {heads} heads of 2 channels or more")
-        if config.pool not in ("normalised", "raw"):
-            raise ValueError(f'pool "{config.pool}": expected "normalised" or "raw"')
-        if config.positions not in ("learned", "rotary", "none"):
-            raise ValueError(f'positions "{config.positions}": expected "learned", "rotary" or "none"')
+        for name, choices in CHOICES.items():
+            if getattr(config, name) not in choices:
+                raise ValueError(f'{name} "{getattr(config, name)}": expected one of {", ".join(choices)}')
         if config.positions == "rotary" and channels // heads % 2:
             raise ValueError(f"positions rotary: heads of {channels // heads} channels; they must be even")
         padding = config.padding_token if config.padding_token >= 0 else None
         self.word_embedding = nn.Embedding(config.vocab_size, config.hidden_size, padding_idx=padding)
         self.fastformer_model = Layers(config)
-        self.last_norm = nn.LayerNorm(config.hidden_size, eps=1e-5)
+        self.last_norm = norm_layer(config, config.hidden_size)
         self.proj_logits = nn.Linear(config.hidden_size, config.vocab_size)
         self.post_init()
 
@@ -330,7 +366,7 @@ class FastformerForCausalLM(PreTrainedModel, GenerationMixin):
             nn.init.normal_(module.weight, 0, deviation)
         if getattr(module, "bias", None) is not None:
             nn.init.zeros_(module.bias)
-        if isinstance(module, nn.LayerNorm):
+        if isinstance(module, (nn.LayerNorm, nn.RMSNorm)):
             nn.init.ones_(module.weight)
         if isinstance(module, AdditiveAttention):
             nn.init.normal_(module.query_attn, 0, deviation)

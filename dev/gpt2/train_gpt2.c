@@ -135,7 +135,7 @@ static bool gpt2_write_config(const void *model, JsonWriter *w) {
     const TransformerPlan *plan = transformer_plan(model);
     const ModelSizes *size = &plan->size;
     if (!plan_attends(plan, ATTENTION_SOFTMAX) || plan_shifted(plan) > 0 ||
-        !plan_has_usual_blocks(plan, GELU_TANH, 1U << POSITIONS_LEARNED))
+        !plan_has_usual_blocks(plan, GELU_TANH))
         return false;
     const size_t sizes[] = {size->layers, size->channels, size->heads, size->positions,
                             size->vocabulary};
@@ -158,7 +158,7 @@ static const Exchange gpt2_exchange = {
 static void gpt2_describe(const void *model, Metadata **rows, int *count) {
     const TransformerPlan *plan = transformer_plan(model);
     if (plan_has_windows(plan)) plan_describe_windows(plan, rows, count);
-    if (!plan_has_usual_blocks(plan, GELU_TANH, 1U << POSITIONS_LEARNED)) return;
+    if (!plan_has_usual_blocks(plan, GELU_TANH)) return;
     metadata_add(rows, count, "activation", copy_string("gelu_new"));
     metadata_add(rows, count, "layer_norm_epsilon", copy_string("1e-05"));
 }

@@ -87,8 +87,8 @@ void plan_choose_blocks(TransformerPlan *p, const Options *options, ActivationKi
     prepare_attention(p, options);
 }
 
-bool plan_has_usual_blocks(const TransformerPlan *p, ActivationKind gelu, unsigned positions) {
-    bool changed = !(positions >> p->positions & 1);
+bool plan_has_usual_blocks(const TransformerPlan *p, ActivationKind gelu) {
+    bool changed = p->positions != POSITIONS_LEARNED;
     for (size_t l = 0; l < p->size.layers; l++) {
         const AttentionPlan *a = &p->layers[l].attention;
         changed |= a->groups != p->size.heads || a->scores != attention_types[a->kind].usual;

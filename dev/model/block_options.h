@@ -51,9 +51,8 @@ enum { MAX_INNER = 1 << 20 };
 // program where they make no sense.
 void plan_choose_blocks(TransformerPlan *plan, const Options *options, ActivationKind gelu);
 
-// Whether all of them are those of GPT-2 and the published Fastformer, but for positions, which are
-// one of a set of PositionKind (1U << kind).
-bool plan_has_usual_blocks(const TransformerPlan *plan, ActivationKind gelu, unsigned positions);
+// Whether all of them are those of GPT-2 and the published Fastformer.
+bool plan_has_usual_blocks(const TransformerPlan *plan, ActivationKind gelu);
 
 // ---- parameters of these blocks ---------------------------------------------
 // Names are made as by printf.

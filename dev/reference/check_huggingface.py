@@ -275,6 +275,10 @@ def main():
         check_run(root, data, tokens, "Fastformer, hybrid", *growing, *hybrid, *rotary)
         shift = ("--attention", "softmax+additive+softmax", *raw, "none", "--token-shift", "0.3")
         check_run(root, data, tokens, "Fastformer, token shift", "--windows", "2,global,global", *shift)
+        modern = (*shift, "--norm", "rms", "--norm-eps", "1e-6", "--scores", "qknorm", "--ffn")
+        check_run(root, data, tokens, "Fastformer, today's blocks", "--windows", "2,global,global", *modern, "swiglu")
+        relu = ("--attention", "softmax", "--scores", "qknorm", "--positions", "rotary", "--ffn", "relu2")
+        check_run(root, data, tokens, "Fastformer, softmax", *growing, *relu, "--ffn-size", "80")
         check_run(root, data, tokens, "Llama", *rotary, trainer="train_llama")
     print(f"{sum(results)} passed, {len(results) - sum(results)} failed")
     return 0 if all(results) else 1

@@ -112,9 +112,14 @@ ok "additive*3+softmax:16: 4 steps, then 4 more, are the same bytes, which write
     grep -q '"attention":"additive\*3+softmax","windows":"2,4,8,global","rescale":2' preset/log.jsonl &&
     grep -q '"positions":"rotary"' preset/config.json && grep -q '"pool":"raw"' preset/config.json
 ok "--preset hybrid"
-"$trainer" -i bytes -o far --preset long -C 16 -H 2 -b 2 -t 32 -x 2 -v 1 -m 1 --ffn gelu --norm layer --scores usual >out 2>&1 &&
-    grep -q '"windows":"2,global,2,global"' far/log.jsonl && grep -q '"token_shift":0.5' far/config.json
+"$trainer" -i bytes -o far --preset long -C 32 -H 2 -b 2 -t 32 -x 2 -v 1 -m 1 -p fp32 >out 2>&1 &&
+    grep -q '"windows":"2,global,2,global"' far/log.jsonl &&
+    grep -q '"token_shift":0.5,"norm":"rms","activation":"swiglu","intermediate_size":96,"scores":"qknorm"' far/config.json
 ok "--preset long"
+mkdir theirs && cp far/config.json theirs && edited 's/"model":"fastformer"/"modem":"fastformer"/' far/best.safetensors >theirs/model.safetensors &&
+    "$trainer" -i bytes -e far --eval val -p fp32 >out 2>&1 && "$trainer" -i bytes -e theirs --eval val -p fp32 >eval.out 2>&1 &&
+    grep -q '^val loss' eval.out && cmp out eval.out
+ok "--preset long: config.json says what the metadata says"
 
 # ---- Muon
 run muon -x 20 --optimizer muon -k constant -n 10 && run halves -x 10 --optimizer muon -k constant -n 10 &&
