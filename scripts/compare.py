@@ -245,8 +245,8 @@ class Comparison:
 
     def plan(self):
         """All runs. An experiment that is tuned has its first seed at the values that tuning()
-        tries; the others follow, once these are finished, at each arm's best one. What begins with
-        another run's weights follows once these are there."""
+        tries; the others follow, once these are finished, at each arm's best one. A run that begins
+        with another run's weights waits for it."""
         first = self.experiment.get("first_seed", 1)
         tuned = "tuned" in self.experiment
         for data in self.settings:

@@ -8,7 +8,7 @@
 
 #define HASH_START UINT64_C(0xcbf29ce484222325)
 
-// Goes on from `hash`, which begins as HASH_START.
+// The hash so far, HASH_START at first, continued with these bytes.
 static inline uint64_t hash_bytes(uint64_t hash, const void *data, size_t size) {
     const unsigned char *bytes = (const unsigned char *)data;
     for (size_t i = 0; i < size; i++) hash = (hash ^ bytes[i]) * UINT64_C(0x100000001b3);

@@ -23,7 +23,7 @@ template <typename T> struct AdditiveGlobalPass {
     const float *weights;                   // (2, H, D) w_q, w_k
     float *kept;                            // (B H, KEPT)
     float *sums;                            // (B H, tiles, SUMS) of a tile
-    float *behind;                          // (B H, D+1) the sums over all tiles
+    float *total;                           // (B H, D+1) the sums over all tiles
     size_t length, channels;                // T, C
     int heads, size, tiles;                 // H, D
 };
@@ -261,16 +261,16 @@ static __global__ void gather_kernel(const AdditiveGlobalPass<T> p, AttentionPar
     const size_t step = sum_numbers(p.size), tiles = (size_t)p.tiles;
     const float *const sums = p.sums + blockIdx.x * tiles * step, *const kept =
                                                                       kept_of(p, blockIdx.x);
-    float *const behind = p.behind + blockIdx.x * (size_t)(p.size + 1);
+    float *const total = p.total + blockIdx.x * (size_t)(p.size + 1);
     const int c = (int)threadIdx.x;
     float sum = 0, along = 0;
     for (size_t i = 0; c < p.size && i < tiles; i++) sum += sums[i * step + 2 + (size_t)c];
     if (c < p.size) {
-        behind[c] = sum;
+        total[c] = sum;
         along = sum * kept[c] * (part == KEY ? kept[p.size + c] : 1);
     }
     along = block_sum(along, shared_memory<float>());
-    if (c == 0) behind[p.size] = along;
+    if (c == 0) total[p.size] = along;
 }
 
 // The gradients to queries or keys; of a tile, those to the factor, and to w.
@@ -279,18 +279,17 @@ static __global__ void __launch_bounds__(THREADS)
     pool_backward_kernel(const AdditiveGlobalPass<T> p, AttentionPart part) {
     begin_kernel();
     const AdditiveGlobalPlace at = place_of(p);
-    const float *const behind = p.behind + at.unit * (size_t)(p.size + 1), *const scalars =
-                                                                               kept_of(p, at.unit) +
-                                                                               2 * p.size +
-                                                                               2 * part;
-    const float largest = scalars[0], inverse = scalars[1], along = behind[p.size],
+    const float *const total = p.total + at.unit * (size_t)(p.size + 1), *const scalars =
+                                                                             kept_of(p, at.unit) +
+                                                                             2 * p.size + 2 * part;
+    const float largest = scalars[0], inverse = scalars[1], along = total[p.size],
                 scale = 1 / sqrtf((float)p.size);
     float factor[ITEMS], w[ITEMS], u[ITEMS], dpooled[ITEMS], a[ITEMS], dw[ITEMS] = {},
                                                                        dfactor[ITEMS] = {};
     load_factor(factor, p, at, part);
     load_weights(w, p, at, part);
     score_weights(u, w, factor, p.size);
-    load_channels(dpooled, behind, p.size);
+    load_channels(dpooled, total, p.size);
 #pragma unroll
     for (int i = 0; i < ITEMS; i++) a[i] = dpooled[i] * factor[i];
     for (size_t j = at.first + threadIdx.x / WARP; j < at.end; j += WARPS) {
@@ -360,7 +359,7 @@ static AdditiveGlobalPass<T> pass_create(Matrix y, float *kept, const float *wei
     p.weights = weights;
     p.kept = kept;
     p.sums = workspace;
-    p.behind = workspace + in->batch * in->heads * (size_t)p.tiles * sum_numbers(p.size);
+    p.total = workspace + in->batch * in->heads * (size_t)p.tiles * sum_numbers(p.size);
     return p;
 }
 

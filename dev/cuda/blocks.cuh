@@ -196,11 +196,11 @@ static inline void weight_backward(Transformer *t, const char *kind,
 }
 
 // ---- embedding --------------------------------------------------------------
-// The dropout of a stack's embedding, where it is before its norm, or after it (`behind`).
-static inline DropoutSite embedding_dropout(const Side *s, bool behind) {
+// The dropout of a stack's embedding, where it is before its norm, or after it (`after`).
+static inline DropoutSite embedding_dropout(const Side *s, bool after) {
     const EmbeddingPlan *plan = &s->t->plan.stacks[s->stack].embedding;
-    const bool is_behind = is_post_norm(s->t) && plan->norm.gain != NO_PARAMETER;
-    return is_behind == behind ? side_dropout(s, plan->site) : dropout_none();
+    const bool is_after = is_post_norm(s->t) && plan->norm.gain != NO_PARAMETER;
+    return is_after == after ? side_dropout(s, plan->site) : dropout_none();
 }
 
 // x (M, C), the output of the embedding's norm, or the gradient to it, through the dropout there.

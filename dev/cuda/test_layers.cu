@@ -1190,8 +1190,8 @@ static ParameterTable muon_table(const Safetensors *file) {
         for (const char *number : {"0", "1", "2"}) {
             const Tensor *tensor = muon_tensor(file, name, "");
             char *full = format_string("%s%s", name, number);
-            (*number == '2' ? parameter_add_behind : parameter_add)(&table, full, 2, tensor->shape,
-                                                                    true, 0, 0);
+            (*number == '2' ? parameter_add_adjacent : parameter_add)(&table, full, 2,
+                                                                      tensor->shape, true, 0, 0);
             parameter_mark_hidden(&table);
             free(full);
         }

@@ -45,8 +45,8 @@ template <int ROWS_, int SIZE_> struct GroupTile {
 
 #ifndef CUDA_ON_CPU
 
-// In shared memory. Each phase ends when all expected threads have arrived and all expected bytes
-// are there.
+// In shared memory. Each phase ends when all expected threads and all expected bytes have
+// arrived.
 typedef uint64_t Barrier;
 
 static __device__ __forceinline__ uint32_t shared_address(const void *p) {

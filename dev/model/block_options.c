@@ -132,7 +132,7 @@ static void add_gains(AttentionPlan *a, ParameterTable *table, const char *prefi
     snprintf(name, sizeof(name), "%s.q_norm.weight", prefix);
     a->gains = parameter_add(table, name, 1, &shape, false, 1, 0);
     snprintf(name, sizeof(name), "%s.k_norm.weight", prefix);
-    parameter_add_behind(table, name, 1, &shape, false, 1, 0);
+    parameter_add_adjacent(table, name, 1, &shape, false, 1, 0);
 }
 
 void plan_add_attention(const TransformerPlan *p, AttentionPlan *a, ParameterTable *table,

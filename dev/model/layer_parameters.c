@@ -72,7 +72,7 @@ LinearParameters add_joined_linear(ParameterTable *table, LinearShape shape, con
             const int64_t part_shape[] = {(int64_t)(sizes ? sizes[part] : shape.outputs / count),
                                           (int64_t)shape.inputs};
             snprintf(full, sizeof(full), "%s.%s.%s", name, parts[part], matrix ? "weight" : "bias");
-            const size_t offset = (part == 0 ? parameter_add : parameter_add_behind)(
+            const size_t offset = (part == 0 ? parameter_add : parameter_add_adjacent)(
                 table, full, rank, part_shape, matrix, 0, matrix ? shape.deviation : 0);
             if (matrix) parameter_mark_hidden(table);
             if (part == 0) *(matrix ? &joined.weight : &joined.bias) = offset;

@@ -57,8 +57,8 @@ size_t parameter_add(ParameterTable *table, const char *name, int rank, const in
     return add_at(table, table->total, name, rank, shape, decay, mean, deviation);
 }
 
-size_t parameter_add_behind(ParameterTable *table, const char *name, int rank, const int64_t *shape,
-                            bool decay, double mean, double deviation) {
+size_t parameter_add_adjacent(ParameterTable *table, const char *name, int rank,
+                              const int64_t *shape, bool decay, double mean, double deviation) {
     const Parameter *last = &table->items[table->count - 1];
     return add_at(table, last->offset + last->size, name, rank, shape, decay, mean, deviation);
 }

@@ -34,10 +34,10 @@ typedef struct {
 size_t parameter_add(ParameterTable *table, const char *name, int rank, const int64_t *shape,
                      bool decay, double mean, double deviation);
 
-// The same directly after the parameter added last, without padding between: parts, under names of
-// their own, of what is one array to a layer.
-size_t parameter_add_behind(ParameterTable *table, const char *name, int rank, const int64_t *shape,
-                            bool decay, double mean, double deviation);
+// The same directly after the parameter added last, without padding between: the parts, under names
+// of their own, of what a layer uses as one array.
+size_t parameter_add_adjacent(ParameterTable *table, const char *name, int rank,
+                              const int64_t *shape, bool decay, double mean, double deviation);
 
 // Says that the parameter added last is a matrix between hidden layers.
 void parameter_mark_hidden(ParameterTable *table);

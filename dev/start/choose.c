@@ -1,7 +1,7 @@
-// The main of a program that is there several times, compiled for one level of x86-64's
-// instructions after the other (make ARCH=portable): what runs is the first that the processor has,
-// or what any processor has. LEVELS is LEVEL(NAME) for each but the last. The linker puts this main
-// in the place of the last one's.
+// The main of a program that holds several copies of itself, each compiled for another level of
+// x86-64's instructions (make ARCH=portable): it runs the first whose level the processor has, or
+// the last, which runs on any. LEVELS is LEVEL(NAME) for each but the last. The linker puts this
+// main in the place of the last one's.
 #define LEVEL(name)                                                                                \
     const char *processor_lacks_##name(void);                                                      \
     int main_##name(int argc, char **argv);

@@ -43,8 +43,8 @@ int32_t *fill_encode(const Run *run, const char *text, size_t *count) {
         append(&t, &dataset->mask, 1);
     }
     append_text(&t, dataset, text, strlen(text));
-    const int32_t *behind = tokenizer_behind(dataset->tokenizer, &around);
-    append(&t, behind, around);
+    const int32_t *after = tokenizer_after(dataset->tokenizer, &around);
+    append(&t, after, around);
     const int64_t longest = run->type->task->plan(run->task)->length;
     if ((int64_t)t.count > longest)
         fail("--fill: %zu tokens, a sequence has at most %lld; raise --seq-len if the model allows "

@@ -61,12 +61,12 @@ static void remember(Reader *r, const int32_t *tokens) {
 }
 
 void reader_read(Reader *r, const int32_t *tokens, real *logits) {
-    const int64_t T = r->positions, behind = r->count - T; // of the last position
+    const int64_t T = r->positions, past = r->count - T; // of the last position
     if (r->beyond == READER_SLIDE) {
-        if (behind == 0) read_again(r);
+        if (past == 0) read_again(r);
         remember(r, tokens);
-    } else if (r->beyond == READER_REPEAT && behind >= 0) {
-        r->run->type->decoder_place(r->decoder, T / 2 + behind % (T - T / 2));
+    } else if (r->beyond == READER_REPEAT && past >= 0) {
+        r->run->type->decoder_place(r->decoder, T / 2 + past % (T - T / 2));
     }
     r->run->type->decode(r->decoder, tokens, logits);
     r->count++;

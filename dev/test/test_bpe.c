@@ -322,15 +322,15 @@ static void check_form(const Json *form, Text base) {
         size_t same = 0;
         for (; same < expected->count; same++) {
             const size_t i = same - n;
-            const int32_t token = same < n                        ? bpe->before[same]
-                                  : i < count                     ? tokens[i]
-                                  : i - count < bpe->behind_count ? bpe->behind[i - count]
-                                                                  : -1;
+            const int32_t token = same < n                       ? bpe->before[same]
+                                  : i < count                    ? tokens[i]
+                                  : i - count < bpe->after_count ? bpe->after[i - count]
+                                                                 : -1;
             if (token != (int32_t)expected->items[same].number) break;
         }
-        if (same < expected->count || n + count + bpe->behind_count != expected->count)
+        if (same < expected->count || n + count + bpe->after_count != expected->count)
             test_fail(__FILE__, __LINE__, "%s: %zu of %zu tokens, token %zu is another", name,
-                      n + count + bpe->behind_count, expected->count, same);
+                      n + count + bpe->after_count, expected->count, same);
         free(tokens);
         bpe_save(bpe, test_directory());
         bpe_free(bpe);

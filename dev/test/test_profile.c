@@ -114,7 +114,7 @@ static void test_no_step(void) {
     free(text);
 }
 
-// Nobody asked.
+// Disabled: no profile.
 static void test_null(void) {
     profile_step(NULL);
     profile_lap(NULL, "product", PROFILE_FORWARD, 1);

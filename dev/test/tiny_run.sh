@@ -122,7 +122,7 @@ once() { # COMMAND CALLS MODE NUMBER
 }
 
 # What a command left: names and bytes, without times and who held the lock.
-left_behind() {
+files_left() {
     [ ! -d disturbed ] || find disturbed ! -type f -printf '%p %l\n' -o \
         ! -name lock ! -name log.jsonl ! -name run.html -exec md5sum {} + -o -print | sort
     [ ! -e disturbed/log.jsonl ] || without_times <disturbed/log.jsonl
@@ -131,7 +131,7 @@ left_behind() {
 # The next run, undisturbed, works and has the undisturbed result. It depends on the directory alone, so that it is tried
 # once for each: of thousands of calls that fail, most leave the same. A program that was killed may still be dying.
 goes_on() { # COMMAND
-    found=tried/$1-$(left_behind | md5sum)
+    found=tried/$1-$(files_left | md5sum)
     case $mode in
     kill-*) ;;
     *) [ ! -e "$found" ] || return 0 ;;

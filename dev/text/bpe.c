@@ -36,7 +36,7 @@ void bpe_free(Bpe *bpe) {
     if (bpe->whole) words_free(bpe->whole);
     void *const parts[] = {bpe->source, bpe->tokens,       bpe->flags,
                            bpe->merges, bpe->whole_tokens, bpe->before,
-                           bpe->behind, bpe->settings,     bpe->model_settings};
+                           bpe->after,  bpe->settings,     bpe->model_settings};
     for (size_t i = 0; i < sizeof(parts) / sizeof(*parts); i++) free(parts[i]);
     free(bpe);
 }

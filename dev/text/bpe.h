@@ -60,12 +60,12 @@ typedef struct {
     bool decodes_only; // its file holds no merges
     // A word that is one of these becomes that token, whatever merges make of it; NULL: none does.
     Words *whole;
-    int32_t *whole_tokens;             // (words_count(whole))
-    int32_t end, padding, mask;        // -1: none
-    int32_t *before, *behind;          // what is put around a text,
-    size_t before_count, behind_count; // so many
-    char *settings, *model_settings;   // members of tokenizer.json and of its model, as they were
-                                       // read; NULL: our own
+    int32_t *whole_tokens;            // (words_count(whole))
+    int32_t end, padding, mask;       // -1: none
+    int32_t *before, *after;          // what is put around a text,
+    size_t before_count, after_count; // so many
+    char *settings, *model_settings;  // members of tokenizer.json and of its model, as they were
+                                      // read; NULL: our own
 } Bpe;
 
 // Learns merges on texts until the vocabulary has `vocabulary` tokens or no pair occurs twice: at

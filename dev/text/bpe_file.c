@@ -360,18 +360,18 @@ static void read_steps(Bpe *bpe, const Json *root, const char *path) {
 }
 
 // Adds tokens around those that are put around a text already.
-static void put_around(Bpe *bpe, const char *path, const Json *ids, bool behind) {
-    int32_t **list = behind ? &bpe->behind : &bpe->before;
-    size_t *count = behind ? &bpe->behind_count : &bpe->before_count;
+static void put_around(Bpe *bpe, const char *path, const Json *ids, bool after) {
+    int32_t **list = after ? &bpe->after : &bpe->before;
+    size_t *count = after ? &bpe->after_count : &bpe->before_count;
     if (ids->count + *count > MOST_AROUND)
         fail("%s: \"post_processor\" puts more than %d tokens around a text", path, MOST_AROUND);
     if (!*list) *list = allocate(MOST_AROUND, sizeof(int32_t), "a tokenizer");
-    if (!behind) memmove(*list + ids->count, *list, *count * sizeof(int32_t));
+    if (!after) memmove(*list + ids->count, *list, *count * sizeof(int32_t));
     for (size_t i = 0; i < ids->count; i++) {
         const int64_t token = token_number(&ids->items[i], bpe->count);
         if (token < 0 || bpe->tokens[token].size == 0)
             fail("%s: \"post_processor\" names a token that is not in the vocabulary", path);
-        (*list)[(behind ? *count : 0) + i] = (int32_t)token;
+        (*list)[(after ? *count : 0) + i] = (int32_t)token;
     }
     *count += ids->count;
 }
@@ -672,7 +672,7 @@ static Bpe *open_llmc(const char *path) {
 
 static const char *const names[] = {BPE_FILE, "vocab.json", BPE_LLMC_FILE};
 
-// The first of the files above in a directory, fresh memory; NULL: none is there.
+// The first of the files above in a directory, fresh memory; NULL: there is none.
 static char *find_file(const char *directory) {
     for (size_t i = 0; i < sizeof(names) / sizeof(*names); i++) {
         char *path = path_in(directory, names[i]);
@@ -842,7 +842,7 @@ void bpe_save(const Bpe *bpe, const char *directory) {
     for (int32_t i = 0; i < bpe->count; i++) written[i] = written_name(bpe, i);
     save_tokenizer_json(bpe, directory, written);
     if (bpe->pattern == BPE_GPT2 && !bpe->composes && !bpe->whole && !bpe->prefix_space &&
-        bpe->before_count + bpe->behind_count == 0)
+        bpe->before_count + bpe->after_count == 0)
         save_vocab_json(bpe, directory, written);
     for (int32_t i = 0; i < bpe->count; i++) free(written[i]);
     free(written);

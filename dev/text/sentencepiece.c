@@ -199,7 +199,7 @@ static _Noreturn void training_failed(ProcessResult *result) {
 }
 
 // spm_train does not look whether all of its model was written, and leaves it to the system when
-// that comes to the disk. Where no byte more can be written, not all of it was.
+// it is written to the disk. Where no byte more can be written, not all of it was.
 static void finish_writing(const char *prefix) {
     char *path = format_string("%s.model", prefix);
     const int fd = open(path, O_WRONLY | O_APPEND | O_CLOEXEC);

@@ -246,9 +246,9 @@ const int32_t *tokenizer_before(const Tokenizer *tokenizer, size_t *count) {
     return *count ? tokenizer->bpe->before : NULL;
 }
 
-const int32_t *tokenizer_behind(const Tokenizer *tokenizer, size_t *count) {
-    *count = tokenizer->bpe ? tokenizer->bpe->behind_count : 0;
-    return *count ? tokenizer->bpe->behind : NULL;
+const int32_t *tokenizer_after(const Tokenizer *tokenizer, size_t *count) {
+    *count = tokenizer->bpe ? tokenizer->bpe->after_count : 0;
+    return *count ? tokenizer->bpe->after : NULL;
 }
 
 bool tokenizer_is_unused(const Tokenizer *tokenizer, int32_t token) {

@@ -91,7 +91,7 @@ size_t tokenizer_cut(const Tokenizer *tokenizer, Text text, size_t from);
 // Tokens that the tokenizer's file puts before a text, or after it (*count): "<s>". Only bpe has
 // any; tokenizer_encode() leaves them out.
 const int32_t *tokenizer_before(const Tokenizer *tokenizer, size_t *count);
-const int32_t *tokenizer_behind(const Tokenizer *tokenizer, size_t *count);
+const int32_t *tokenizer_after(const Tokenizer *tokenizer, size_t *count);
 
 // Whether a number below V is no token's (bpe: there may be holes); whether a token is none of a
 // text, but says something of it: where it ends, say (bpe).

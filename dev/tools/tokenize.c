@@ -509,7 +509,7 @@ static void encode_text(Job *job, SplitName s, ShardWriter *writer) {
         rest = (Text){rest.data + text.size, rest.size - text.size};
         show_progress(job, split_name(s), "encoded", (int64_t)(whole - rest.size), (int64_t)whole);
     }
-    add_around(job, s, tokenizer_behind, writer);
+    add_around(job, s, tokenizer_after, writer);
     start_progress(job);
 }
 

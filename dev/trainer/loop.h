@@ -38,7 +38,7 @@ typedef struct {
 // Whether this process writes files and the terminal: of several, rank 0.
 bool loop_leads(const Loop *loop);
 
-// Whether the schedule came to its end.
+// Whether the schedule is complete.
 bool loop_ended(const Loop *loop);
 
 // Whether validation has not become better for as long as --patience waits.

@@ -10,8 +10,8 @@
 // Ends the program where --preset names one for weights that exist, which have their shape.
 void preset_refuse(const Options *options, const TaskType *task);
 
-// Takes the options of --preset, or of the one that the rule chooses. What the user gave stays.
-// Nothing where the task has no presets.
+// Takes the options of --preset, or of the one that the rule chooses. Options that the user gave
+// stay. Nothing where the task has no presets.
 void preset_apply(Options *options, const TaskType *task, const Dataset *dataset);
 
 #endif

@@ -241,7 +241,7 @@ static void forget_other_text(Loop *loop, int64_t tokens) {
     loop->best = (BestLoss){INFINITY, 0};
 }
 
-// Whether it came to its end, which all ranks agree on; else a signal interrupted it.
+// Whether it was completed, which all ranks agree on; else a signal interrupted it.
 static bool validate(Loop *loop) {
     Run *run = loop->run;
     Evaluation result;
@@ -381,8 +381,8 @@ static void finish(Loop *loop) {
 }
 
 // ---- start and end ----------------------------------------------------------
-// Goes on where the state was saved. The log says which losses are of before, and where it is lost
-// the best weights do, unless they are of an evaluation that comes again.
+// Resumes where the state was saved. The earlier losses are in the log; if that is lost, the best
+// one is in the best weights, unless they are of an evaluation that will be repeated.
 static void resume(Loop *loop) {
     if (loop->run->state) checkpoint_load_state(loop->run->state, loop->run, &loop->progress);
     follow_batch(loop);
