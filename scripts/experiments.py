@@ -1508,6 +1508,7 @@ FAIR_BLOCKS = {
     "today": ("--norm rms --ffn swiglu", 3),
 }
 FAIR_WINDOWS = "2,4,8"  # better than 4,8,16 for hybrids, and as good for softmax
+FAIR_UPDATES = 1600
 FAIR_RATES = {"adamw": 5e-4, "muon": 2.5e-3}  # the lowest of those tried first
 
 
@@ -1526,6 +1527,10 @@ def fair_model(attention, blocks, channels):
 def fair_choose(c):
     c.data = [c.arguments.data]
     name = f"fair-{c.arguments.data}-{c.arguments.length}"
+    if c.arguments.updates < 100:
+        raise UsageError(f"--updates {c.arguments.updates}: expected 100 or more")
+    if c.arguments.updates != FAIR_UPDATES:
+        name += f"-{c.arguments.updates}"
     c.arguments.output = c.arguments.output or f"runs/{name}{'-quick' if c.quick else ''}"
 
 
@@ -1534,7 +1539,7 @@ def fair_size(c):
     if c.quick:
         return 64, 1024, 40
     tokens = max(2048, c.arguments.length)
-    return 128, tokens, 1600 * 2048 // tokens
+    return 128, tokens, c.arguments.updates * 2048 // tokens
 
 
 def fair_settings(c, data, meta):
@@ -1665,6 +1670,11 @@ FAIR = {
             "--length",
             "tokens of the context (2048)",
             {"type": int, "choices": [256, 2048, 8192], "default": 2048},
+        ),
+        (
+            "--updates",
+            f"as many times 2,048 tokens are learnt ({FAIR_UPDATES})",
+            {"type": int, "metavar": "N", "default": FAIR_UPDATES},
         ),
     ],
     "choose": fair_choose,
