@@ -142,9 +142,15 @@ class LastRows:
             self.rows = self.rows.index_select(0, rows.to(self.rows.device))
 
 
+def layer_window(config, layer):
+    """None: global, in texts of any length."""
+    window = config.window_sizes[layer]
+    return window if window < config.n_positions else None
+
+
 def layer_memory(config, layer):
     """The sums of pooled queries and of pooled keys; of softmax the last keys and values; then the last input."""
-    window = config.window_sizes[layer] if config.window_sizes[layer] < config.n_positions else None
+    window = layer_window(config, layer)
     if config.attention[layer] == "additive":
         return WindowSum(window), WindowSum(window), LastRows(2)
     return LastRows(window), LastRows(2)
@@ -248,7 +254,7 @@ class SoftmaxAttention(nn.Module):
         super().__init__()
         C, H = config.hidden_size, config.n_heads
         self.heads, self.size = H, C // H
-        self.window, self.sink = config.window_sizes[layer], config.attention[layer] == "softmax1"
+        self.window, self.sink = layer_window(config, layer), config.attention[layer] == "softmax1"
         self.memory = lambda: layer_memory(config, layer)
         self.base = config.rotary_base if config.positions == "rotary" else None
         self.part = config.rotary_part
@@ -275,7 +281,9 @@ class SoftmaxAttention(nn.Module):
         k, v, seen = rows.split([self.size, self.size, 1], -1)
         n = rows.shape[2]
         age = torch.arange(n - T, n, device=x.device)[:, None] - torch.arange(n, device=x.device)
-        hidden = (age < 0) | (age >= self.window) | (seen.transpose(2, 3) == 0)  # (B, H, T, n)
+        hidden = (age < 0) | (seen.transpose(2, 3) == 0)  # (B, H, T, n)
+        if self.window:
+            hidden = hidden | (age >= self.window)
         scores = (q @ k.transpose(2, 3) / self.size**0.5).to(torch.promote_types(x.dtype, torch.float32))
         scores = scores.masked_fill(hidden, torch.finfo(scores.dtype).min)
         weights = F.pad(scores, (0, int(self.sink))).softmax(-1)[..., :n].masked_fill(hidden, 0)

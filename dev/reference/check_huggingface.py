@@ -79,12 +79,12 @@ def random_model(vocabulary=256):
 
 
 @torch.no_grad()
-def their_loss(model, tokens, end):
-    """The mean over all tokens, LENGTH at a time, each predicted from those before it in its block."""
+def their_loss(model, tokens, end, length=LENGTH):
+    """The mean over all tokens, `length` at a time, each predicted from those before it in its block."""
     inputs, total = [end] + tokens[:-1], 0.0
-    for start in range(0, len(tokens), LENGTH):
-        logits = model(torch.tensor([inputs[start : start + LENGTH]])).logits[0]
-        targets = torch.tensor(tokens[start : start + LENGTH])
+    for start in range(0, len(tokens), length):
+        logits = model(torch.tensor([inputs[start : start + length]])).logits[0]
+        targets = torch.tensor(tokens[start : start + length])
         total += torch.nn.functional.cross_entropy(logits.double(), targets, reduction="sum").item()
     return total / len(tokens)
 
@@ -250,6 +250,11 @@ def check_run(root, data, tokens, name, *options, trainer="train_fastformer"):
     model(start, labels=start).loss.backward()
     gradients = [parameter.grad is not None for parameter in model.parameters()]
     report(f"{name}: every parameter has a gradient", all(gradients), f"{len(gradients)} parameters")
+    if getattr(model.config, "positions", "learned") != "learned":
+        arguments = ("--eval", "val", "-t", str(4 * LENGTH), "--json")
+        ours = json.loads(run("-e", output, "-i", data, *arguments, trainer=trainer))["val_loss"]
+        theirs = their_loss(model.eval(), tokens, END, 4 * LENGTH)
+        report(f"{name}: texts of 4 T", abs(ours - theirs) <= TOLERANCE * theirs, f"ours {ours:.8f}, theirs {theirs:.8f}")
     model.save_pretrained(saved)
     weights = f"{saved}/model.safetensors"
     run("-e", weights, "-i", data, "-o", f"{saved}/run", "-x", "1", "-l", "0", trainer=trainer)
