@@ -150,12 +150,17 @@ def replace(path, text):
 # ---- a comparison
 
 
-def chosen(flag, names, pattern):
-    """Those that match; all without a pattern."""
-    found = fnmatch.filter(names, pattern) if pattern else list(names)
+def chosen(flag, names, patterns):
+    """Those that match one of the patterns, which spaces separate; all without any."""
+    found = set(names if patterns is None else ())
+    for pattern in (patterns or "").split():
+        matches = fnmatch.filter(names, pattern)
+        if not matches:
+            raise UsageError(f"{flag} {pattern}: nothing is called so; there are {', '.join(names)}")
+        found.update(matches)
     if not found:
-        raise UsageError(f"{flag} {pattern}: nothing is called so; there are {', '.join(names)}")
-    return found
+        raise UsageError(f"{flag}: expected names; there are {', '.join(names)}")
+    return [name for name in names if name in found]
 
 
 class Comparison:
@@ -749,10 +754,10 @@ def parser_of(name):
         help="runs that differ in nothing else (3; with "
         f"--quick {experiment.get('quick_seeds', 1)})",
     )
-    add("--arms", metavar="PATTERN", help="only these, as in 'softmax*' (all)")
+    add("--arms", metavar="PATTERNS", help="only these, as in 'softmax* additive' (all)")
     if "values" in experiment:
         names = f"{experiment['values'][1][0]}, ..."
-        add("--values", metavar="PATTERN", help=f"only these of {names} (all)")
+        add("--values", metavar="PATTERNS", help=f"only these of {names} (all)")
     for flag, help_text, options in experiment.get("flags", ()):
         add(flag, help=help_text, **options)
     add(

@@ -124,9 +124,11 @@ for trainer in fastformer gpt2; do mv train_${trainer}cu train_$trainer; done
 
 # ---- a tuned comparison: the first seed at four rates and on while an end of them is best, the others at the best
 check 'two arms at four rates or more, then a second seed' says 0 'bytes of decoding state' scripts/run_fair.sh --quick --seeds 2 \
-    --data wikitext2 --length 256 --arms 'additive*-in-published-by-adamw' --output tuned
+    --data wikitext2 --length 256 --arms 'additive-in-published-by-adamw additive-raw-*-published-by-adamw' --output tuned
 check 'no such arm' says 2 'there are additive-in-published-by-adamw' scripts/run_fair.sh --quick --arms none
 check 'too few updates' says 2 'expected 100 or more' scripts/run_fair.sh --quick --updates 5
+check 'one name of two is unknown' says 2 '--arms none: nothing is called so' scripts/run_fair.sh --quick --arms 'additive* none'
+check 'no name' says 2 '--arms: expected names' scripts/run_fair.sh --quick --arms ' '
 check 'no such value' says 2 'there are pairs=8' scripts/run_recall.sh --quick --values none
 for arm in additive additive-raw; do
     rates=$(ls -d tuned/"$arm-in"*-seed-1 | sed 's/.*adamw-//; s/-seed.*//' | sort -g)
