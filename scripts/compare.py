@@ -282,13 +282,11 @@ class Comparison:
         """(values to try, the best of those that are finished, whether it stays): what the
         experiment begins with, and the next value as long as the best is the first or the last."""
         values = [v for v in self.values if v in self.experiment["tuned"]] or self.values
-        known = None
         while True:
-            best = self.best_value(data, arm, values)
+            best, complete = self.best_value(data, arm, values)
             before, after = self.values.index(values[0]) - 1, self.values.index(values[-1]) + 1
-            if best is None:
-                return values, known, False
-            known = best
+            if best is None or not complete:
+                return values, best, False
             if best == values[0] and before >= 0:
                 values = [self.values[before], *values]
             elif best == values[-1] and after < len(self.values):
@@ -297,18 +295,18 @@ class Comparison:
                 return values, best, True
 
     def best_value(self, data, arm, values):
-        """The one of the arm's lowest validation loss, of its first seeds; None until all of them
-        are finished."""
-        losses = {}
+        """(the one of the arm's lowest validation loss, of its first seeds that are finished, or
+        None; whether all of them are)."""
+        losses, complete = {}, True
         for value in values:
             run = self.planned(data, arm, value, self.experiment.get("first_seed", 1))
             path = self.log_of(run)
             if not path:
-                return None
-            if not self.diverged(run):
+                complete = False
+            elif not self.diverged(run):
                 losses[value] = logs.measure(logs.read(path))["val_loss"]
         losses = {value: loss for value, loss in losses.items() if loss is not None}
-        return min(losses, key=losses.get) if losses else None
+        return min(losses, key=losses.get) if losses else None, complete
 
     def planned(self, data, arm, value, seed):
         program, *rest = self.experiment["command"](arm, value, self).split()
