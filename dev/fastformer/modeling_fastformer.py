@@ -262,9 +262,9 @@ class SoftmaxAttention(nn.Module):
         self.dropout = config.dropout
         self.attn_norm = norm_layer(config, C)
         self.projections = nn.Linear(C, 3 * C, bias=False)
-        if config.scores == "qknorm":
-            self.q_norm, self.k_norm = (nn.RMSNorm(self.size, eps=config.norm_eps) for _ in range(2))
         self.normalised = config.scores == "qknorm"
+        if self.normalised:
+            self.q_norm, self.k_norm = (nn.RMSNorm(self.size, eps=config.norm_eps) for _ in range(2))
         self.output = nn.Linear(C, C, bias=False)
 
     def forward(self, x, mask, memory):  # as above
