@@ -1466,6 +1466,16 @@ FAIR_ATTENTION = {
         f"--attention softmax+additive+softmax*2 --windows 2,global,2,global {RAW} {SHIFT}",
         1,
     ),
+    "softmax-local": (
+        "softmax, windows 2, 4, 8, 256",
+        "--attention softmax --windows {},256",
+        0,
+    ),
+    "mixed-shift-local": (
+        "softmax in 2, additive raw in all, softmax in 2 and 256; token shift, no positions",
+        f"--attention softmax+additive+softmax*2 --windows 2,global,2,256 {RAW} {SHIFT}",
+        1,
+    ),
     "3additive-softmax": (
         "3 additive, softmax",
         "--attention additive*3+softmax --windows {},global",
@@ -1507,6 +1517,7 @@ FAIR_BLOCKS = {
     "published": ("", 2),
     "today": ("--norm rms --ffn swiglu", 3),
 }
+FAIR_LOCAL = ("softmax-local", "mixed-shift-local")  # no softmax over all tokens
 FAIR_WINDOWS = "2,4,8"  # better than 4,8,16 for hybrids, and as good for softmax
 FAIR_UPDATES = 1600
 FAIR_RATES = {"adamw": 5e-4, "muon": 2.5e-3}  # the lowest of those tried first
@@ -1551,10 +1562,13 @@ def fair_settings(c, data, meta):
 
 
 def fair_steps(arm, steps, c):
-    """At T 8,192 softmax over all tokens has as much time as the hybrids, which take 474 ms per
-    update and it 1,051 (dev/results/hybrids)."""
-    whole = arm.startswith("softmax-in-")
-    return round(0.45 * steps) if whole and c.arguments.length == 8192 else steps
+    """At T 8,192 each arm has the time in which models with one layer of softmax over all tokens
+    make `steps` updates: one takes 2.1 times as long with four such layers, 0.65 times without any
+    (dev/results/hybrids)."""
+    if c.arguments.length != 8192:
+        return steps
+    attention = arm.partition("-in-")[0]
+    return round({"softmax": 0.45, **dict.fromkeys(FAIR_LOCAL, 1.5)}.get(attention, 1) * steps)
 
 
 def fair_command(arm, value, c):

@@ -38,7 +38,9 @@ ATTENTION = {
     "hybrid": "additive:2+additive:4+additive:8+softmax:global --positions rotary",
     "hybrid-local": "additive:2+additive:4+additive:8+softmax:256 --positions rotary",
     "hybrid-shift": "softmax:2+additive:global+softmax:2+softmax:global --positions none --token-shift 0.5",
+    "hybrid-shift-local": "softmax:2+additive:global+softmax:2+softmax:256 --positions none --token-shift 0.5",
     "windows": "softmax:2+softmax:4+softmax:8+softmax:global --positions rotary",
+    "windows-local": "softmax:2+softmax:4+softmax:8+softmax:256 --positions rotary",
     "softmax": "softmax:global --positions rotary",
 }
 TODAY = "--norm rms --ffn swiglu --scores qknorm --pool raw --rescale 2".split()

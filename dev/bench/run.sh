@@ -191,7 +191,7 @@ measure_lengths() {
 # over all tokens is a smaller part of the work.
 measure_hybrids() {
     for size in narrow:L=4,C=128,H=4,V=8192 ${full:+wide:L=4,C=768,H=12,V=8192}; do
-        peers "hybrids-${size%%:*}.json" 'hybrid*/c/auto,windows/c/auto,softmax/c/auto' --config "T=8192,B=1,${size#*:}" \
+        peers "hybrids-${size%%:*}.json" 'hybrid*/c/auto,windows*/c/auto,softmax/c/auto' --config "T=8192,B=1,${size#*:}" \
             --lengths 512,8192 --rounds "$few_rounds"
     done
 }
