@@ -1,8 +1,7 @@
-// What must hold of the Fastformer model: gradients, reference vectors, the windowed sum,
-// recurrence, invariants.
+// Tests of the Fastformer: gradients, reference vectors, the windowed sum, recurrence, invariants.
 //
-//   ./test_fastformer [NAME]                              tests whose names contain NAME
-//   ./test_fastformer -r FILE... [-p double|float|bf16]   reference vectors of dev/reference
+//   ./test_fastformer [NAME]                              runs tests whose names contain NAME
+//   ./test_fastformer -r FILE... [-p double|float|bf16]   checks reference vectors (dev/reference)
 
 #define TESTING
 #include "additive_attention.c"
@@ -15,8 +14,10 @@
 
 enum { IS_DOUBLE = sizeof(real) == sizeof(double) };
 
-// ---- The windowed sum against its definition, O(T k) ------------------------
-// Rows of the size that scores of -s..s give, the hard case for a difference of running sums.
+// ---- The windowed sum compared with its O(T k) definition -------------------
+
+// The weights e range from exp(-s) to exp(s), s = rescale, as for scores within -s..s. This is the
+// hard case for a difference of running sums.
 static void check_window_sum(size_t T, size_t window, size_t D, double rescale, ptrdiff_t step) {
     Arena *arena = arena_create();
     real *y = allocate(T * D, sizeof(real), "test"), *e = allocate(T, sizeof(real), "test");
@@ -73,8 +74,8 @@ static void test_window_sum(void) {
     check_window_sum(1000, 128, 2, 40, -1);
 }
 
-// ---- Pooling of x itself against its definition -----------------------------
-// What pools normalised vectors is held against the model in one file (dev/fastformer/plain.c).
+// ---- Pooling of x itself (--pool raw) compared with its definition ----------
+// test_plain_model() tests the pooling of normalised vectors, against dev/fastformer/plain.c.
 
 // normal (D) = (x - mean) / (deviation + 1e-5)
 static void normalise_plainly(double *normal, const real *x, size_t D) {
@@ -97,7 +98,7 @@ static double score_plainly(const real *x, const real *weight, size_t D, bool pl
     return plain ? plain_score : rescaled;
 }
 
-// Row i of g (T, D): of x with these scores (T).
+// Checks g (D), row i of the pooling of x (T, D) with these scores (T).
 static void check_row(const real *g, const real *x, const double *scores, const uint8_t *mask,
                       size_t i, size_t first, size_t D, double sink) {
     double top = log(sink), total = 0, sum[64] = {0}, largest = 0;
@@ -156,7 +157,7 @@ static void check_pool(size_t T, size_t D, size_t window, bool plain, double spr
 
 static void test_pool(void) {
     const size_t windows[] = {0, 1, 2, 5, 31, 32, 33, 99, 100, 130};
-    const double spreads[] = {1, 30}; // of scores, some of which are above 88 and below -88
+    const double spreads[] = {1, 30}; // with 30, some scores are above 88 or below -88
     for (size_t i = 0; i < sizeof(windows) / sizeof(windows[0]); i++) {
         check_pool(100, 7, windows[i], false, 1, 1, 0.3);
         for (size_t n = 0; n < 2; n++) {
@@ -167,7 +168,7 @@ static void test_pool(void) {
     }
 }
 
-// Scores far beyond what an exponential holds, above and below, leave loss and gradients numbers.
+// Loss and gradients stay finite with scores far beyond the range of exp(), above and below.
 static void test_extreme_scores(void) {
     static const char *const all[] = {"rescale=40 sink=0", "scores=plain", "scores=plain sink=0"};
     for (size_t i = 0; i < sizeof(all) / sizeof(all[0]); i++) {
@@ -200,8 +201,8 @@ static void check_gradients(const char *options, int64_t length, double padding)
     model_test_free(&t);
 }
 
-// In the order of plain.c, whose products have their weights (in, out): plain (count) from values,
-// or values from plain.
+// Copies values to plain (count), in the order of plain.c, which stores matrices as (in, out); with
+// `back`, copies plain to values.
 static void copy_plain(const ParameterTable *table, real *values, double *plain, bool back) {
     for (int n = 0; n < table->count; n++) {
         const Parameter *p = &table->items[n];
@@ -221,13 +222,13 @@ static void copy_plain(const ParameterTable *table, real *values, double *plain,
 static double largest_of(const real *x, size_t count) {
     double largest = 0;
     for (size_t i = 0; i < count; i++) {
-        const double size = fabs((double)x[i]); // with fmax() gcc 12 fails on arm64
+        const double size = fabs((double)x[i]); // gcc 12 on arm64 fails with fmax()
         largest = size > largest ? size : largest;
     }
     return largest;
 }
 
-// Loss and every gradient are those of the model in one file.
+// Loss and all gradients equal those of dev/fastformer/plain.c.
 static void test_plain_model(void) {
     ModelTest t = model_test_create(&fastformer, PLAIN_OPTIONS, 2, PLAIN_LENGTH, PLAIN_VOCABULARY);
     Batch batch = model_test_batch(&t, 0, 1);
@@ -248,7 +249,7 @@ static void test_plain_model(void) {
         int32_t *targets = (int32_t *)batch.targets + b * PLAIN_LENGTH;
         for (size_t i = 0; i < PLAIN_LENGTH; i++) {
             int32_t *input = (int32_t *)batch.inputs + b * PLAIN_LENGTH + i;
-            if (*input == t.setup.padding_token) *input = 1; // whose row takes no gradient
+            if (*input == t.setup.padding_token) *input = 1; // its embedding gets no gradient
             tokens[i] = (unsigned char)*input;
         }
         for (size_t i = 0; i < PLAIN_LENGTH; i++) targets[i] = tokens[i + 1];
@@ -277,7 +278,7 @@ static void test_plain_model(void) {
 static void test_gradients_windows(void) {
     check_gradients(SMALL "windows=1,2,3", 21, 0);
     check_gradients(SMALL "windows=20,21,22", 21, 0);     // T-1, T, beyond T
-    check_gradients(SMALL "windows=5,8,global", 21, 0);   // not dividing T
+    check_gradients(SMALL "windows=5,8,global", 21, 0);   // do not divide T
     check_gradients(SMALL "windows=40,33,global", 70, 0); // longer than a tile
     check_gradients(SMALL "windows=auto", 33, 0);
     check_gradients(SMALL "windows=global", 33, 0);
@@ -293,7 +294,7 @@ static void test_gradients_options(void) {
     check_gradients(SMALL "sink=1 rescale=3", 21, 0);
     check_gradients(SMALL "dropout=0.3", 40, 0);
     check_gradients("layers=2 channels=64 heads=2 dropout=0.1", 37,
-                    0.1); // a head size with its own code
+                    0.1); // a head size with code of its own
 }
 
 static void check_decoding(const char *options, int64_t length) {
@@ -303,7 +304,7 @@ static void check_decoding(const char *options, int64_t length) {
     model_test_free(&t);
 }
 
-// Layers of several kinds; those that are no additive attention have a projection.
+// Layers of several kinds of attention. All kinds but additive attention have a projection.
 static void test_hybrids(void) {
     static const char *const hybrids[] = {
         "layers=4 channels=16 heads=2 windows=2,5,global,global attention=additive*3+softmax",
@@ -332,10 +333,11 @@ static void test_decoding(void) {
     check_decoding(SMALL "windows=auto", 100);
     check_decoding("layers=4 channels=64 heads=2", 300);
     check_decoding("layers=2 channels=128 heads=4 windows=5,global",
-                   40); // large enough for threads
+                   40); // large enough for several threads
 }
 
-// A window reaches back layers * (k - 1) tokens twice (G, then P), and no further.
+// A token depends on the 2 * layers * (k - 1) tokens before it, as each layer pools twice (G, P),
+// and on no earlier ones.
 static void test_window_reach(void) {
     ModelTest t =
         model_test_create(&fastformer, "layers=1 channels=16 heads=2 windows=4", 1, 32, 20);
@@ -364,7 +366,7 @@ static void test_accumulation(void) {
     model_check_accumulation(&fastformer, SMALL "dropout=0.2");
 }
 
-// The weights of plain scores add up to 1 with the sink's.
+// With plain scores, the weights and the share of the sink add up to 1.
 static void test_plain_statistics(void) {
     ModelTest t =
         model_test_create(&fastformer, SMALL "windows=1,5,global sink=1 scores=plain", 2, 50, 29);
@@ -395,13 +397,13 @@ static void test_statistics(void) {
         model_check_residual_statistics(&s, &batch, l, 24);
         model_check_weight_statistics(statistics_find(&s, l, "query_weights"), &batch, 3, window);
         model_check_weight_statistics(statistics_find(&s, l, "key_weights"), &batch, 3, window);
-        const Measurement *scores = statistics_find(&s, l, "query_scores"); // of 3 heads; cosines
+        const Measurement *scores = statistics_find(&s, l, "query_scores"); // 3 heads; cosines
         CHECK(scores->scores == 3 * tokens && scores->values.largest <= 1 + 1e-9);
         CHECK_CLOSE(moments_deviation(&scores->values), 1 / sqrt(8),
-                    0.1); // of x and w that do not know each other
+                    0.1); // x and w are independent
     }
 
-    Moments embedded = {0}; // what enters the first layer
+    Moments embedded = {0}; // the input of the first layer
     const EmbeddingPlan *e = &transformer_plan(t.model)->stacks[0].embedding;
     for (size_t i = 0; i < 100 * 24; i++) {
         const size_t row = i / 24, c = i % 24;
@@ -412,7 +414,7 @@ static void test_statistics(void) {
     CHECK_CLOSE(moments_kurtosis(&s.items[0]->values), moments_kurtosis(&embedded), 1e-9);
     CHECK(s.items[0]->values.largest == embedded.largest);
 
-    // A model that shares its buffers among layers measures the same.
+    // A model that shares its buffers among layers measures the same values.
     t.setup.training = false;
     void *model = transformer_create(&t.setup);
     cpu_model_write(model, MODEL_VALUES, t.values);
@@ -421,7 +423,7 @@ static void test_statistics(void) {
         CHECK(s.items[i]->values.m4 == evaluating.items[i]->values.m4);
     transformer_destroy(model);
 
-    // Scores of 0: the sink of 1 is as much as one token.
+    // With scores of 0, the sink of 1 weighs as much as one token.
     for (size_t l = 0; l < 3; l++) ((Transformer *)t.model)->plan.layers[l].attention.rescale = 0;
     batch.length = 2;
     const uint8_t *mask = batch.mask;

@@ -1,15 +1,16 @@
-// Fastformer on the CPU: a causal language model with windowed additive attention, whose cost is
-// linear in the sequence length. Wu et al., "Fastformer: Additive Attention Can Be All You Need"
-// (arXiv 2108.09084), made causal and windowed. Parameters, forward, backward and options,
-// top to bottom.
+// The Fastformer on the CPU: a causal language model with windowed additive attention, whose cost
+// is linear in the sequence length. It is the model of Wu et al., "Fastformer: Additive Attention
+// Can Be All You Need" (arXiv 2108.09084), made causal and windowed. This file has its options,
+// parameters, forward and backward pass. dev/fastformer/plain.c has the same model as plain loops
+// and defines pool().
 //
-// B batch, T sequence length, M = B*T, C channels, H heads, D = C/H, V vocabulary, L layers. A
-// layer:
+// B batch size, T sequence length, M = B*T, C channels, H heads, D = C/H, V vocabulary size,
+// L layers. A layer computes:
 //
 //   n       = LayerNorm(x)
 //   q, k, v = split(W_qkv n)
 //   G       = dropout(pool(q, w_q))         pooled queries
-//   P       = dropout(pool(G * k, w_k))     pooled keys, * is elementwise
+//   P       = dropout(pool(G * k, w_k))     pooled keys; * is elementwise
 //   x       = x + P * v
 //   x       = x + dropout(W_down GELU(W_up LayerNorm(x)))
 
@@ -38,8 +39,10 @@ static const Option fastformer_options[] = {
 };
 // clang-format on
 
-// ---- Parameters, under the names of the published PyTorch class -------------
-// Additive attention joins the residual stream as it is; other kinds are projected.
+// ---- Parameters, with the names of the published PyTorch class --------------
+
+// The output of additive attention is added to the residual stream without a projection; other
+// kinds of attention have one.
 static void add_layer(ParameterTable *table, TransformerPlan *p, size_t l) {
     const size_t C = p->size.channels;
     const double deviation = 0.02;
@@ -63,6 +66,7 @@ static void add_layer(ParameterTable *table, TransformerPlan *p, size_t l) {
 #undef NAME
 }
 
+// Adds the parameters to `table`. Returns the plan: sizes, choices, and where each parameter is.
 static TransformerPlan fastformer_plan(const ModelSetup *setup, ParameterTable *table) {
     TransformerPlan p = plan_create(setup, true);
     const size_t C = p.size.channels, V = p.size.vocabulary;
@@ -80,6 +84,7 @@ static TransformerPlan fastformer_plan(const ModelSetup *setup, ParameterTable *
 
 // ---- Forward and backward ---------------------------------------------------
 
+// The model is one stack: the embedding, then attention and feed-forward network of each layer.
 static void fastformer_forward(const Blocks *blocks, const BlockPass *pass,
                                const TransformerPlan *plan) {
     plan_stack_forward(plan, blocks, pass, 0);
@@ -90,7 +95,7 @@ static void fastformer_backward(const Blocks *blocks, const BlockPass *pass,
     plan_stack_backward(plan, blocks, pass, 0);
 }
 
-// ---- What the training loop calls -------------------------------------------
+// ---- The model as the training loop sees it ---------------------------------
 
 static void fastformer_describe(const void *model, Metadata **rows, int *count) {
     plan_describe_windows(transformer_plan(model), rows, count);

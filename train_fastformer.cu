@@ -1,11 +1,13 @@
-// Fastformer on the GPU: the model of train_fastformer.c.
+// The Fastformer on the GPU: the model of train_fastformer.c.
 //
-// Products read bf16 (or float32, with --precision fp32 and tf32); the residual stream, statistics
-// and gradients of parameters are float32. The product that makes q, k and v of additive attention
-// reads float32, or two bf16 numbers for each (parts.cuh): q and k go through an exponential of
-// scores up to the rescale, which magnifies their rounding (TF32: gradients of fastformer_sharp off
-// by 0.055, where 0.05 is allowed). So does what the GELU is taken of, or gradients of w_k are off
-// by 0.06, not 0.04; what the backward pass needs of it is bf16.
+// Matrix products read bf16 (float32 with --precision fp32 and tf32). The residual stream,
+// statistics and parameter gradients are float32.
+//
+// Two places need more than bf16. The product that computes q, k and v of additive attention reads
+// float32, or two bf16 numbers for each float32 (parts.cuh): the exponential of scores up to the
+// rescale magnifies the rounding of q and k. With TF32, gradients of fastformer_sharp are off by
+// 0.055, and 0.05 is allowed. The input of the GELU is float32, too; otherwise gradients of w_k are
+// off by 0.06 instead of 0.04. The backward pass reads it as bf16.
 
 #include "on_gpu.h"
 extern "C" {

@@ -1,6 +1,6 @@
-// Perplexity by position beyond a model's last one: the model reads several times as many tokens of
-// validation text as the model has positions, in the way that --beyond names (dev/tasks/reader.h).
-// Prints a row of a table for each of the tokens 0 .. T-1, T .. 2T-1 and so on.
+// Measures perplexity beyond a model's last position T-1. The model reads a multiple of T tokens of
+// validation text, in the way set by --beyond (dev/tasks/reader.h). Prints a table row with the
+// perplexity of tokens 0 .. T-1, of tokens T .. 2T-1 and so on.
 //
 //   beyond --type fastformer|gpt2 --times 8 --texts 32 --beyond slide -e RUN -i DATA
 #include "error.h"
@@ -33,9 +33,9 @@ static void add_options(Options *options) {
     options_add(options, rows, sizeof(rows) / sizeof(rows[0]));
 }
 
-// -log p of one token.
+// Returns -log p of one token.
 static double loss_of(const real *logits, int64_t vocabulary, int32_t token) {
-    double greatest = (double)logits[0], others = 0; // without the token itself
+    double greatest = (double)logits[0], others = 0; // the sum without the token itself
     for (int64_t i = 1; i < vocabulary; i++) greatest = fmax(greatest, (double)logits[i]);
     for (int64_t i = 0; i < vocabulary; i++)
         others += i == token ? 0 : exp((double)logits[i] - greatest);
@@ -56,7 +56,7 @@ static void measure_by_position(Run *run) {
     int32_t *tokens = allocate((size_t)S, sizeof(int32_t), "tokens");
     double *losses = allocate((size_t)times, sizeof(double), "losses");
     for (int64_t i = 0; i < length && !stop_requested(); i++) {
-        // Texts begin at equal distances.
+        // Texts begin at equal distances in the split.
         for (int s = 0; s < S; s++)
             tokens[s] = split_token(split, (split->tokens - length - 1) / S * s + i);
         reader_read(reader, tokens, logits);

@@ -1,5 +1,5 @@
-// Tokens per second of the Fastformer's recurrent decoding at a position, and the limit set by
-// reading the weights once per token: one line of JSON.
+// Measures tokens per second of the Fastformer's recurrent decoding from a given position on, and
+// the limit set by reading the weights once per token. Prints one line of JSON.
 //
 //   decode [--at N] [--streams N] [--tokens N] [--vocabulary N] [options of train_fastformer]
 #define TESTING
@@ -22,15 +22,15 @@ static const Option rows[] = {
 };
 // clang-format on
 
-enum { WARM_UP = 50 }; // tokens before those that count
+enum { WARM_UP = 50 }; // tokens before those that are measured
 
 static void report(const Transformer *f, size_t at, size_t streams, double *seconds,
                    size_t tokens) {
     const ModelSizes *size = &f->plan.size;
     double all = 0;
     for (size_t i = 0; i < tokens; i++) all += seconds[i];
-    // Everything but the embeddings of positions, of which one row is read. Queries, keys and
-    // values are never in bf16.
+    // All parameters except the position embeddings, of which one row is read. The weights for
+    // queries, keys and values are never bf16.
     const bool bf16 = f->model.decoding == PRECISION_BFLOAT16;
     const size_t exact = 3 * size->layers * size->channels * size->channels,
                  other = f->model.state.table.total - size->positions * size->channels - exact;
@@ -86,7 +86,7 @@ int main(int argc, char **argv) {
     void *decoder = fastformer.decoder_create(f, (int)streams);
     for (size_t i = 0; i < at + tokens; i++) {
         for (size_t s = 0; s < streams; s++)
-            inputs[s] = (int32_t)((i * 7919 + s * 104729) % f->plan.size.vocabulary); // some token
+            inputs[s] = (int32_t)((i * 7919 + s * 104729) % f->plan.size.vocabulary); // any token
         const double start = clock_seconds();
         fastformer.decode(decoder, inputs, i + WARM_UP < at ? NULL : logits);
         if (i >= at) seconds[i - at] = clock_seconds() - start;

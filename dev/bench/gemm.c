@@ -1,7 +1,7 @@
-// GFLOP/s of the products of linear layers and of the whole classifier, by shape: a JSON object a
-// line.
+// Measures GFLOP/s of the products of linear layers and of the whole classifier, by shape. Prints
+// one JSON object per line.
 //
-//   gemm [repetitions]     default 20; the best and the median of them are told
+//   gemm [repetitions]     default 20; prints the best and the median
 #include "gemm.h"
 #include "classifier.h"
 #include "error.h"
@@ -14,7 +14,7 @@ typedef struct {
     size_t m, n, k;
 } Shape;
 
-// `products`: how many of this shape were computed.
+// products: how many products of this shape one repetition computes.
 static void report(const char *product, int products, Shape shape, Gemm *gemm, double peak,
                    double *seconds, int repetitions) {
     const double median = bench_median(seconds, (size_t)repetitions);
@@ -75,7 +75,7 @@ static void measure(Shape shape, Gemm *gemm, double peak, double *seconds, int r
     arena_free(arena);
 }
 
-// The classifier's three products and all that is between them; forward only: one.
+// Training: the classifier's three products and everything between them. Forward: one product.
 static void measure_classifier(Shape shape, Gemm *gemm, double peak, double *seconds,
                                int repetitions) {
     const size_t m = shape.m, vocabulary = shape.n, channels = shape.k;

@@ -1,8 +1,9 @@
-// Each layer alone, forward and backward: ms, GFLOP/s, GB/s, how much that is of the measured peak,
-// and of the bandwidth at which a block of so many bytes can be read. A line of JSON per layer.
+// Measures each layer alone, forward and backward: ms, GFLOP/s and its share of the measured peak,
+// GB/s and its share of the bandwidth for reading a block of as many bytes. Prints a line of JSON
+// per layer.
 //
-//   layers [options of train_fastformer]      -b -t -C -H -p and --vocabulary count; windows are 4
-//   and global
+//   layers [options of train_fastformer]      of which -b -t -C -H -p and --vocabulary have an
+//                                             effect; the windows are 4 and global
 #define TESTING
 #include "train_fastformer.c"
 
@@ -24,8 +25,8 @@ static const Option rows[] = {
 
 enum { WINDOW = 256 };
 
-// A Fastformer of two layers that has taken a step, whose arrays the layers work on, and GPT-2's
-// attention.
+// A Fastformer of two layers after one training step, whose arrays the layers read and write, and
+// the attention of GPT-2.
 typedef struct {
     Transformer *f;
     Batch batch;
@@ -34,14 +35,14 @@ typedef struct {
     Dropout dropout;
     SoftmaxAttention *softmax;
     CosineAttention *cosine;
-    // Causal; the same in windows; bidirectional; queries to keys of other sequences
+    // Causal; causal with a window; bidirectional; cross-attention to other sequences
     AttentionInput self, windowed, both, cross;
     AttentionGradients self_gradients, cross_gradients;
     Matrix attended;            // (M, C)
     real *logsumexp, *exponent; // (B, H, T), (H)
 } Bench;
 
-// ---- The layers, as the models call them ------------------------------------
+// ---- The layers, called as the models call them -----------------------------
 
 static void embedding_f(Bench *b) {
     embed_forward(&b->pass, &b->f->embeddings[0], b->f->streams[0][0]);
@@ -110,7 +111,7 @@ static void global_b(Bench *b) {
     attention_b(b, 1);
 }
 
-// With its normalisation and residual connection.
+// Includes the normalisation and the residual connection.
 static void ffn_f(Bench *b) {
     ffn_block_forward(&b->pass, &b->f->layers[0].ffn, b->f->streams[0][2], b->f->streams[0][1]);
 }
@@ -222,12 +223,12 @@ typedef struct {
     const char *layer, *direction;
     void (*run)(Bench *b);
     double flops; // of matrix products
-    double bytes; // each array that is read or written once; twice where it is added to
-    bool exact;   // the product is float32 whatever the precision
+    double bytes; // of all arrays that are read or written; an array that is added to counts twice
+    bool exact;   // the product is float32 with any --precision
 } Case;
 
 typedef struct {
-    double flops, exact_flops; // measured on a large product, and on a float32 one
+    double flops, exact_flops; // FLOP/s of a large product, in --precision and in float32
 } Peaks;
 
 static void measure_case(Bench *b, const Case *c, const Peaks *peaks) {
@@ -335,8 +336,8 @@ static Batch random_batch(const ModelSetup *setup) {
         .batch = setup->batch, .length = setup->length, .inputs = inputs, .targets = targets};
 }
 
-// Cross-attention takes the same array for queries and for keys and values, of which there are half
-// as many.
+// Cross-attention reads queries, keys and values from the same array, with half as many keys as
+// queries.
 static void inputs_create(Bench *b, size_t B, size_t T) {
     const size_t C = b->f->plan.size.channels;
     const real *qkv = b->f->layers[0].attention.projected;

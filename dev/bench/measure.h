@@ -1,4 +1,4 @@
-// What the measurements share: the clock, medians, the memory's bandwidth, lines of JSON.
+// Shared by the benchmarks: the clock, medians, memory bandwidth, lines of JSON.
 #ifndef BENCH_MEASURE_H
 #define BENCH_MEASURE_H
 
@@ -20,15 +20,15 @@ static inline double bench_median(double *seconds, size_t count) {
     return seconds[count / 2];
 }
 
-// Bytes per second at which all threads together read a block of so many bytes repeatedly: what
-// the cache level that holds it, or the memory, gives. Best of a few.
+// Returns the bytes per second at which all threads together read a block of this size repeatedly:
+// the bandwidth of the cache level that holds it, or of memory. Best of several passes.
 static inline double bench_read_bandwidth(size_t bytes) {
     enum { ROW = 1024, AT_LEAST = 3 };
     const double duration = 0.2;
     const size_t rows = bytes / (ROW * sizeof(float)) + 1;
     float *block = allocate(rows * ROW, sizeof(float), "the measurement of the bandwidth");
 #pragma omp parallel for schedule(static)
-    for (size_t r = 0; r < rows; r++) // each thread touches first what it reads
+    for (size_t r = 0; r < rows; r++) // each thread first touches the rows it reads
         for (size_t i = 0; i < ROW; i++) block[r * ROW + i] = 1;
     double best = 0;
     float sum = 0;
@@ -51,11 +51,11 @@ static inline double bench_read_bandwidth(size_t bytes) {
         if (speed > best) best = speed;
     }
     free(block);
-    return sum > 0 ? best : 0; // the sums are used, so they are computed
+    return sum > 0 ? best : 0; // uses the sum, so that it is computed
 }
 
-// One object per line, to standard output: begin with a JsonWriter {0}, add members
-// (json_add_...), end.
+// Ends the object and prints it as one line to standard output. The caller begins it with
+// json_begin() and adds members with json_add_...().
 static inline void bench_line(JsonWriter *w) {
     json_end(w, '}');
     puts(w->text);

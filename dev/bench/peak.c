@@ -1,14 +1,13 @@
-// What this machine's hardware can do, measured: multiplications and additions per second of its
-// vectors and of its tile registers (AMX), without any memory, and how fast all threads read the
-// memory. One line of JSON.
+// Measures the peak of this machine: FLOP/s of vector instructions and of tile registers (AMX),
+// without memory access, and the memory bandwidth of all threads. Prints one line of JSON.
 #include "amx_tiles.h"
 #include "measure.h"
 #include "threads.h"
 #include "tile.h"
 
-enum { SUMS = 12, REPEATED = 1 << 16 }; // sums in registers, so that no addition waits for another
+enum { SUMS = 12, REPEATED = 1 << 16 }; // independent sums, so that no addition waits for another
 
-// FLOP of a round, which computes sums[] += a b so many times.
+// Runs a round, REPEATED multiply-adds on each of sums[]. Returns its FLOP.
 static double vectors(TileVector *restrict sums, TileVector a, TileVector b) {
     for (int i = 0; i < REPEATED; i++) {
 #pragma GCC unroll 16
@@ -28,7 +27,7 @@ static double vectors_bf16(TileVector *restrict sums, TileVector a, TileVector b
     return 4.0 * SUMS * TILE_LANES * REPEATED;
 }
 
-// Four sums of 16 x 16, each of 16 x 32 by 32 x 16.
+// Four sums (16, 16) of products (16, 32) by (32, 16).
 static double tiles(TileVector *restrict sums, TileVector a, TileVector b) {
     (void)sums, (void)a, (void)b;
     amx_begin();
@@ -51,7 +50,7 @@ static double tiles(TileVector *restrict sums, TileVector a, TileVector b) {
 
 typedef double (*Round)(TileVector *restrict sums, TileVector a, TileVector b);
 
-// GFLOP/s of all threads: the best of some rounds.
+// Returns the GFLOP/s of all threads in the best of 20 rounds.
 static double measure(Round round) {
     enum { ROUNDS = 20 };
     double best = 0;
@@ -63,7 +62,7 @@ static double measure(Round round) {
             TileVector sums[SUMS] = {0}, a = {0};
             a += (real)0.5;
             flops += round(sums, a, a);
-            for (int s = 0; s < SUMS; s++) used += (double)sums[s][0]; // so they are computed
+            for (int s = 0; s < SUMS; s++) used += (double)sums[s][0]; // so that they are computed
         }
         const double speed = 1e-9 * flops / (clock_seconds() - start);
         if (speed > best && used == used) best = speed;

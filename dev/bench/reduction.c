@@ -1,8 +1,7 @@
-// How long the sum of gradients over processes takes, by the number of elements: what scaling.py
-// takes latency and bandwidth from.
+// Measures the time to sum gradients over processes, by number of elements. scaling.py derives
+// latency and bandwidth from it. Prints lines of "ELEMENTS SECONDS", medians.
 //
-//   mpirun -n 2 --bind-to none build/float-onednn/bench/reduction     "ELEMENTS SECONDS", a line
-//   each; medians
+//   mpirun -n 2 --bind-to none build/float-onednn/bench/reduction
 #include "measure.h"
 #include "ranks.h"
 
@@ -14,7 +13,7 @@ static double measure(Ranks *ranks, size_t count) {
     real *values = allocate(count, sizeof(real), "values");
     double taken[ROUNDS];
     for (int i = 0; i < ROUNDS; i++) {
-        ranks_vote(ranks, 0); // begin together
+        ranks_vote(ranks, 0); // all processes begin together
         const double start = clock_seconds();
         reduction_end(reduction, values);
         taken[i] = clock_seconds() - start;

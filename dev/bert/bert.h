@@ -1,4 +1,4 @@
-// BERT, which train_bert.c builds for any device.
+// BERT. train_bert.c defines it for every device.
 #ifndef BERT_H
 #define BERT_H
 

@@ -1,8 +1,7 @@
-// What must hold of BERT: gradients, reference vectors, padding, masked tokens, exchange with
-// Hugging Face.
+// Tests of BERT: gradients, reference vectors, padding, masked tokens, exchange with Hugging Face.
 //
-//   ./test_bert [NAME]                              tests whose names contain NAME
-//   ./test_bert -r FILE... [-p double|float|bf16]   reference vectors of dev/reference
+//   ./test_bert [NAME]                              runs tests whose names contain NAME
+//   ./test_bert -r FILE... [-p double|float|bf16]   checks reference vectors (dev/reference)
 
 #define TESTING
 #include "train_bert.c"
@@ -17,7 +16,7 @@
 enum { IS_DOUBLE = sizeof(real) == sizeof(double) };
 
 #define SMALL "layers=2 channels=24 heads=3 "
-#define LONG "layers=1 channels=16 heads=2 ffn=40 " // for more than one tile of attention
+#define LONG "layers=1 channels=16 heads=2 ffn=40 " // more than one tile of attention
 
 static const char *const kinds[] = {"attention=softmax",
                                     "attention=softmax1",
@@ -28,7 +27,7 @@ static const char *const kinds[] = {"attention=softmax",
                                     "attention=pairwise similarity=manhattan activation=sigmoid"};
 static const ModelKinds all = {&bert, kinds, sizeof(kinds) / sizeof(kinds[0]), 3};
 
-// Layers of several kinds.
+// Layers of several kinds of attention.
 static const char *const mixed[] = {"attention=additive,softmax", "attention=cosine+softmax1"};
 static const ModelKinds hybrids = {&bert, mixed, sizeof(mixed) / sizeof(mixed[0]), 3};
 
@@ -62,7 +61,7 @@ static void test_accumulation(void) {
     model_check_kind_accumulation(&all, SMALL);
 }
 
-// Loss and accuracy by the logits of all tokens.
+// Loss and accuracy equal those computed here from the logits of all tokens.
 static void test_targets(void) {
     enum { T = 100, V = 29 };
     ModelTest t = model_test_create(&bert, SMALL, 2, T, V);
@@ -85,7 +84,7 @@ static void test_targets(void) {
     }
     CHECK_CLOSE(transformer_forward(t.model, &batch), loss, 1e-5 * loss);
     CHECK(transformer_correct(t.model) == correct);
-    // Nothing to predict: no loss, no gradient.
+    // Without targets, loss and gradients are 0.
     for (size_t i = 0; i < 2 * T; i++) ((int32_t *)batch.targets)[i] = -1;
     CHECK(transformer_train(t.model, &batch, 1) == 0 && transformer_forward(t.model, &batch) == 0);
     CHECK(cpu_model_gradient_norm(t.model) == 0);
@@ -133,7 +132,7 @@ static void test_tensor_names(void) {
     }
 }
 
-// On the embedded corpus, which has no mask token.
+// Runs on the embedded corpus, which has no mask token.
 static void run_program(void *arguments) {
     model_test_program(&bert, arguments);
 }

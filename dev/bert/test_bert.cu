@@ -1,16 +1,16 @@
-// What must hold of BERT on the GPU: the reference vectors, and that it is the CPU's model.
+// Tests of BERT on the GPU: it reproduces the reference vectors and the CPU's results.
 //
-//   ./test_bertcu [NAME]    tests whose names contain NAME
+//   ./test_bertcu [NAME]    runs tests whose names contain NAME
 
 #include "gpu_model_test.cuh"
 extern "C" {
 #include "bert.h"
 }
 
-ModelType bert_on_gpu(); // of train_bert.cu, which is linked
+ModelType bert_on_gpu(); // in train_bert.cu
 
 #define SMALL "layers=2 channels=24 heads=3 "
-#define LONG "layers=1 channels=16 heads=2 ffn=40 " // for more than one tile of attention
+#define LONG "layers=1 channels=16 heads=2 ffn=40 " // more than one tile of attention
 
 static const char *const kinds[] = {"attention=softmax", "attention=softmax1", "attention=cosine",
                                     "attention=cosine cosine-power=0.5", "attention=additive"};
@@ -68,7 +68,7 @@ static void test_training() {
                     std::initializer_list<const char *>{kinds[0], kinds[2], kinds[4]});
 }
 
-// How many targets are the most probable token, and that nothing comes of none.
+// The number of correct predictions equals the CPU's. Without targets, loss and gradients are 0.
 static void test_targets() {
     ModelTest gpu = gpu_test_create(pair().gpu, SMALL, "fp32", 2, 40, 7),
               cpu = gpu_test_create(pair().cpu, SMALL, "fp32", 2, 40, 7);

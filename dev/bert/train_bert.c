@@ -1,18 +1,17 @@
-// BERT on the CPU (Devlin et al., "BERT: Pre-training of Deep Bidirectional Transformers", 2019)
-// with the numbers of Hugging Face's BertForMaskedLM, and any kind of attention that
-// works in both directions. Parameters,
-// forward, backward, exchange with Hugging Face and options, top to bottom.
+// BERT on the CPU (Devlin et al., "BERT: Pre-training of Deep Bidirectional Transformers", 2019),
+// computing the same function as Hugging Face's BertForMaskedLM, with any bidirectional kind of
+// attention. Options, parameters, forward, backward and exchange with Hugging Face, top to bottom.
 //
-// B batch, T sequence length, M = B*T, C channels, H heads, F inner channels, V vocabulary, L
-// layers:
+// B batch size, T sequence length, M = B*T, C channels, H heads, F inner channels, V vocabulary
+// size, L layers. The model computes:
 //
-//   x = dropout(LayerNorm(token + position + type))          type 0 everywhere
+//   x = dropout(LayerNorm(token + position + type))          the type is always 0
 //   x = LayerNorm(x + dropout(attention(x W_qkv + b) W_proj + b))       a layer
 //   x = LayerNorm(x + dropout(GELU(x W_up + b) W_down + b))
 //   logits = LayerNorm(GELU(x W + b)) E^T + bias             E: the token embedding
 //
-// Only the K rows that predict something (15%, masked.h) are multiplied with W and E. attention:
-// softmax, BERT's own, or another kind (attention_type.h), layer by layer.
+// Only the K rows that predict a token (15%, masked.h) are multiplied with W and E. attention:
+// softmax as in BERT, or another kind (attention_type.h), chosen per layer.
 
 #include "attention_options.h"
 #include "bert.h"
@@ -46,7 +45,7 @@ static const Option bert_options[] = {
 };
 // clang-format on
 
-// ---- Parameters, under the names of Hugging Face's class --------------------
+// ---- Parameters, with the names of Hugging Face's class ---------------------
 
 static NormParameters add_bert_norm(ParameterTable *table, const char *name, size_t channels) {
     NormParameters norm = add_norm(table, channels, "%s", name);
@@ -60,8 +59,8 @@ static void add_layer(ParameterTable *table, TransformerPlan *p, size_t l) {
     FfnParameters *ffn = &p->layers[l].ffn;
     char name[PARAMETER_NAME];
 #define NAME(suffix) (snprintf(name, sizeof(name), "bert.encoder.layer.%zu." suffix, l), name)
-    // Queries, keys and values have a name each there. Here they lie side by side, and are one
-    // product.
+    // Hugging Face has three weights, for queries, keys and values. Here they are stored next to
+    // each other and are one product.
     static const char *const parts[] = {"query", "key", "value"};
     attention->qkv =
         add_joined_linear(table, (LinearShape){3 * C, C, WEIGHT_OUT_IN, true, DEVIATION},
@@ -115,7 +114,8 @@ static void bert_backward(const Blocks *blocks, const BlockPass *pass,
 }
 
 // ---- Exchange with Hugging Face's BertForMaskedLM ---------------------------
-// What its config.json may choose and this program computes in one way.
+
+// Members of config.json for which this program supports one value.
 static const ConfigMember fixed_members[] = {
     {"hidden_act", {.kind = JSON_STRING, .string = (char[]){"gelu"}}},
     {"layer_norm_eps", {.kind = JSON_NUMBER, .number = 1e-12}},
@@ -134,7 +134,7 @@ static const ConfigSize config_sizes[] = {
     {"vocab_size", "vocab_size", INT32_MAX}};
 static const ConfigShape config_shape = CONFIG_SHAPE(config_sizes, fixed_members);
 
-// The metadata of the checkpoint that this program would have written.
+// Adds the metadata that this program would write into a checkpoint of the model.
 static void bert_read_config(const Json *config, const char *source, Metadata **rows, int *count) {
     huggingface_read_shape(config, &config_shape, source, rows, count);
     metadata_add(rows, count, "attention", copy_string("softmax"));
@@ -144,16 +144,16 @@ static bool begins_with(const char *text, const char *begin) {
     return strncmp(text, begin, strlen(begin)) == 0;
 }
 
-// `text` with `end` in place of `theirs`, where it ends so; else NULL.
+// Returns `text` with the ending `theirs` replaced by `end`, or NULL if it does not end with it.
 static char *replace_end(const char *text, const char *theirs, const char *end) {
     const size_t length = strlen(text), size = strlen(theirs);
     if (length < size || strcmp(text + length - size, theirs) != 0) return NULL;
     return format_string("%.*s%s", (int)(length - size), text, end);
 }
 
-// A model that was saved without its prediction has no "bert." before its names; old files call
-// LayerNorm's parameters gamma and beta. The tied matrix and the bias of the logits may be stored
-// twice. The pooler and the next-sentence classifier are no part of this model.
+// Names lack the prefix "bert." if the model was saved without its output layers. Old files name
+// the parameters of LayerNorm gamma and beta. The tied matrix and the bias of the logits may be
+// stored twice. This model has no pooler and no next-sentence classifier.
 static char *bert_tensor_name(const char *theirs, const Safetensors *file) {
     (void)file;
     if (strstr(theirs, "pooler.") || begins_with(theirs, "cls.seq_relationship.") ||
@@ -172,7 +172,7 @@ static char *bert_tensor_name(const char *theirs, const Safetensors *file) {
     return renamed;
 }
 
-// The other kinds of attention have no class there.
+// Returns false if Hugging Face has no class for the model.
 static bool bert_write_config(const void *model, JsonWriter *w) {
     const TransformerPlan *plan = transformer_plan(model);
     const ModelSizes *size = &plan->size;
@@ -192,7 +192,7 @@ static const Exchange bert_exchange = {
     .write_config = bert_write_config,
 };
 
-// ---- What the training loop calls -------------------------------------------
+// ---- The model as the training loop sees it ---------------------------------
 
 static void bert_describe(const void *model, Metadata **rows, int *count) {
     (void)model;
@@ -200,7 +200,7 @@ static void bert_describe(const void *model, Metadata **rows, int *count) {
     metadata_add(rows, count, "layer_norm_eps", copy_string("1e-12"));
 }
 
-// And over the prediction's for the tokens that are predicted.
+// FLOP per token: those of the layers, and those of W and E for predicted tokens only.
 static double bert_flops_per_token(const void *model, int64_t length, double targets) {
     const TransformerPlan *plan = transformer_plan(model);
     const double C = (double)plan->size.channels, V = (double)plan->size.vocabulary;

@@ -1,7 +1,7 @@
 // BERT on the GPU: the model of train_bert.c.
 //
-// Products and attention read bf16 (or float32, with --precision fp32 and tf32); the residual
-// stream, statistics and gradients of parameters are float32.
+// Matrix products and attention read bf16 (float32 with --precision fp32 and tf32). The residual
+// stream, statistics and parameter gradients are float32.
 
 #include "on_gpu.h"
 extern "C" {

@@ -1,7 +1,7 @@
 #include "corpus.h"
 #include "embed.h"
 
-EMBED(corpus, CORPUS_FILE); // which make has put together
+EMBED(corpus, CORPUS_FILE); // built by make
 
 Text corpus_text(void) {
     return EMBEDDED(corpus);

@@ -1,5 +1,5 @@
-// The text inside the program: the project's own source and documentation (build/corpus.txt, which
-// the Makefile puts together).
+// The text embedded in the program: the project's source and documentation (build/corpus.txt, built
+// by the Makefile).
 #ifndef DATA_CORPUS_H
 #define DATA_CORPUS_H
 

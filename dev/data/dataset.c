@@ -14,10 +14,10 @@
 
 static const char *const split_names[SPLIT_COUNT] = {"train", "val", "test"};
 
-// Of llm.c's shards, which name their vocabulary by their magic alone.
+// llm.c's shards identify their vocabulary only by the magic number.
 enum { GPT2_VOCABULARY = 50257, GPT2_END = 50256, LLAMA3_VOCABULARY = 128256, LLAMA3_END = 128000 };
 
-// Of the embedded corpus; a part ends at the first line end after so many bytes.
+// The embedded corpus. A part ends at the first line end after PART_SIZE bytes.
 enum { EMBEDDED_VOCABULARY = 1024, PART_SIZE = 2000 };
 
 const char *split_name(int split) {
@@ -54,7 +54,7 @@ static void reserve_shards(Split *split, size_t count) {
     split->first = allocate(count + 1, sizeof(int64_t), "the list of shards");
 }
 
-// There is no such directory. The recipe of data/NAME is data/NAME.sh.
+// Reports a missing directory. data/NAME.sh, if it exists, creates data/NAME.
 static _Noreturn void fail_without_directory(const char *name) {
     char *recipe = format_string("%s.sh", name);
     if (access(recipe, R_OK) == 0) fail("%s: no such directory; make %s creates it", name, name);
@@ -82,8 +82,8 @@ static void open_splits(Dataset *dataset) {
              dataset->name);
 }
 
-// ---- what the tokens mean ---------------------------------------------------
-// A count that meta.json may leave out: 0.
+// ---- meta.json --------------------------------------------------------------
+// Returns a count from meta.json, or 0 if it is missing.
 static int64_t count_of(const Json *object, const char *key, const char *source) {
     return json_find(object, key) ? json_integer(object, key, 0, INT64_C(1) << 53, source) : 0;
 }
@@ -102,12 +102,12 @@ static void read_counts(Split *split, const Json *counts, const char *source) {
              source, split->name, (long long)tokens, (long long)split->tokens);
     split->words = count_of(counts, "words", source);
     split->lines = count_of(counts, "lines", source);
-    // The text of the tokens, if it differs from the text that they were made of.
+    // The size of the decoded text, which may differ from that of the original text.
     split->bytes =
         count_of(counts, json_find(counts, "decoded_bytes") ? "decoded_bytes" : "bytes", source);
 }
 
-// One for each shard, in their order.
+// Reads one checksum per shard, in order.
 static void read_checksums(Split *split, const Json *counts, const char *source) {
     const Json *checksums = json_find(counts, "checksums");
     if (!checksums) return;
@@ -131,8 +131,8 @@ static void open_tokenizer(Dataset *dataset, TokenizerKind kind, const char *pat
              dataset->vocabulary, tokenizer_vocabulary(dataset->tokenizer));
 }
 
-// Tokens that differ from those of the tokenizer, or mean two things at once, would train something
-// else in silence. Where a text ends the tokenizer alone does not say.
+// A special token that differs from the tokenizer's, or that has two meanings, would silently train
+// a different model. "end" is not compared: the tokenizer alone does not define it.
 static void check_meanings(const Dataset *dataset, const char *path) {
     const Tokenizer *tokenizer = dataset->tokenizer;
     const struct {
@@ -213,8 +213,8 @@ Dataset *dataset_of_tokenizer(const char *name, Tokenizer *tokenizer) {
     return dataset;
 }
 
-// Every tenth part of the corpus is for validation, and every tenth for test, so that the three are
-// alike.
+// Assigns every tenth part of the corpus to validation and another tenth to test, so that the three
+// splits are similar.
 static void deal_corpus(Bytes parts[SPLIT_COUNT]) {
     Text rest = corpus_text();
     for (int i = 0; rest.size > 0; i++) {
@@ -244,13 +244,13 @@ static Dataset *open_embedded(void) {
             tokenizer_encode(dataset->tokenizer, parts[s].data, parts[s].size, 1, &tokens);
         reserve_shards(split, 1);
         add_shard(split, shard_in_memory(tokens, (int64_t)count));
-        split->bytes = (int64_t)parts[s].size; // words mean nothing in a program
+        split->bytes = (int64_t)parts[s].size; // no word count: the text is source code
         bytes_free(&parts[s]);
     }
     return dataset;
 }
 
-// All tokens of a text, by parts: a long one takes a while, and shows how far it is.
+// Encodes a text in parts and shows the progress, because a long text takes a while.
 static size_t encode_parts(const Tokenizer *tokenizer, Text text, int32_t **tokens) {
     enum { PART_BYTES = 1 << 22 };
     Bytes all = {0};
@@ -298,7 +298,7 @@ void dataset_take_text(Dataset *dataset, SplitName split, const char *name, Text
     s->shards[0].padding = dataset->padding;
 }
 
-// A token without one before it is no target, and a split of it alone has none.
+// Empties an evaluation split of one token: without a preceding token it has no target.
 static void leave_out_lone_tokens(Dataset *dataset) {
     for (int s = SPLIT_VAL; s < SPLIT_COUNT; s++) {
         Split *split = &dataset->splits[s];
@@ -373,7 +373,7 @@ void dataset_close(Dataset *dataset) {
 }
 
 // ---- reading a split in order -----------------------------------------------
-// The last of `count` ascending numbers that is at most i; the first of them is.
+// Returns the index of the last of `count` ascending numbers that is at most i. The first one is.
 static int last_at_most(const int64_t *numbers, int count, int64_t i) {
     int low = 0, high = count - 1;
     while (low < high) {
@@ -430,12 +430,12 @@ struct Loader {
     int64_t length, sequences;
     uint64_t seed;
     int64_t *first;  // fixed: (shard_count + 1) sequences before each shard; moving: NULL
-    int64_t epoch;   // that `order` and `offset` are of; -1: none
+    int64_t epoch;   // the epoch of `order` and `offset`; -1: none
     uint32_t *order; // (sequences)
-    int64_t offset;  // moving: of sequence 0
+    int64_t offset;  // moving: start of sequence 0
 };
 
-// Sequences before each shard, where they start at fixed places; (shard_count + 1), fresh.
+// Returns the number of fixed sequences before each shard, (shard_count + 1), allocated.
 static int64_t *fixed_places(const Split *split, int64_t length) {
     int64_t *first = allocate((size_t)split->shard_count + 1, sizeof(int64_t), "the loader");
     for (int s = 0; s < split->shard_count; s++)
@@ -488,8 +488,8 @@ static Random epoch_stream(const Loader *loader, RandomPurpose purpose, int64_t 
     return random_stream(loader->seed, purpose, (uint32_t)epoch, (uint32_t)((uint64_t)epoch >> 32));
 }
 
-// An order and an offset that depend on seed and epoch alone. Fisher and Yates, from the epoch's
-// own stream.
+// Draws the order (Fisher-Yates shuffle) and the offset of an epoch. They depend only on seed and
+// epoch.
 static void start_epoch(Loader *loader, int64_t epoch) {
     Random random = epoch_stream(loader, RANDOM_SHUFFLE, epoch);
     uint32_t *order = loader->order;
@@ -503,7 +503,7 @@ static void start_epoch(Loader *loader, int64_t epoch) {
     loader->epoch = epoch;
 }
 
-// The place of a sequence's first token in the split.
+// Returns the index in the split of a sequence's first token.
 static int64_t sequence_start(const Loader *loader, int64_t sequence) {
     const Split *split = loader->split;
     if (!loader->first) return (loader->offset + sequence * loader->length) % split->tokens;
@@ -511,7 +511,7 @@ static int64_t sequence_start(const Loader *loader, int64_t sequence) {
     return split->first[s] + (sequence - loader->first[s]) * loader->length;
 }
 
-// Copies tokens of a split whose end its beginning follows.
+// Copies tokens of a split, wrapping around at its end.
 static void copy_around(const Split *split, int64_t start, int64_t count, int32_t *out) {
     const int64_t left = split->tokens - start, part = count < left ? count : left;
     split_copy(split, start, part, out);

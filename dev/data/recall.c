@@ -7,17 +7,17 @@
 #include <stdlib.h>
 #include <string.h>
 
-// Tokens of each kind. Pairs are Zoology's: keys from 1, values from the middle. The others have
-// the marks first: where a passkey begins and ends, the question, where a copy begins.
+// Tokens of each kind. Pairs follow Zoology: keys start at 1, values at the middle of the
+// vocabulary. The others start with marks: begin and end of a passkey, question; begin of a copy.
 enum {
-    PAIRS_VOCABULARY = 8192, // at most, and usually
+    PAIRS_VOCABULARY = 8192, // maximum and default
     MARK_BEGIN = 0,
     MARK_END,
     MARK_QUESTION,
     MARKS,
-    FILLERS = 61,  // tokens that mean nothing
-    KEYS = 1024,   // that a passkey is one of, after the fillers
-    COPY_MARK = 0, // and 63 tokens that are copied
+    FILLERS = 61,  // tokens without a meaning
+    KEYS = 1024,   // possible passkeys, after the fillers
+    COPY_MARK = 0, // followed by the 63 tokens to copy
     COPY_VOCABULARY = 64
 };
 
@@ -25,7 +25,7 @@ bool recall_named(const char *name) {
     return strncmp(name, "recall:", strlen("recall:")) == 0;
 }
 
-// A whole number at the start of *text, which moves after it; -1: there is none.
+// Reads a whole number at *text and advances *text past it. Returns -1 if there is none.
 static int64_t take_number(const char **text) {
     int64_t number = isdigit((unsigned char)**text) ? 0 : -1;
     for (; isdigit((unsigned char)**text) && number < INT32_MAX; ++*text)
@@ -87,7 +87,7 @@ void recall_check_length(const Recall *recall, int64_t length) {
 
 // ---- choosing without replacement -------------------------------------------
 
-// `count` different numbers of first .. first+choices-1, in random order: Fisher and Yates.
+// Draws `count` different numbers of first .. first+choices-1 in random order (Fisher-Yates).
 static void choose_tokens(Random *random, int32_t first, int32_t choices, int64_t count,
                           int32_t *chosen) {
     int32_t *all = allocate((size_t)choices, sizeof(*all), "a recall sequence");
@@ -100,9 +100,9 @@ static void choose_tokens(Random *random, int32_t first, int32_t choices, int64_
     free(all);
 }
 
-// `count` different places below `space`, each as probable as its weight among those left, which is
-// (place + 1)^(POWER - 1): questions are asked soon, rarely late. Those with the smallest of
-// exponential numbers divided by their weights (Efraimidis and Spirakis, 2006).
+// Weighted sampling without replacement: `count` different places below `space`, with weights
+// (place + 1)^(POWER - 1), so that most questions come early. Takes the places with the smallest
+// exponential variates divided by their weights (Efraimidis and Spirakis, 2006).
 typedef struct {
     double time;
     int64_t place;
@@ -128,7 +128,7 @@ static void choose_places(Random *random, int64_t space, int64_t count, int64_t 
 
 // ---- the kinds --------------------------------------------------------------
 
-// How many pairs a sequence has: one of first, 2 first, 4 first, .. and last.
+// Draws the number of pairs of a sequence: first, 2 first, 4 first, .. or last.
 static int64_t number_of_pairs(const Recall *recall, Random *random) {
     int64_t choices = 1, pairs = recall->first;
     for (int64_t n = recall->first; n < recall->last; n *= 2) choices++;
@@ -160,7 +160,7 @@ static int64_t pairs_sequence(const Recall *recall, Random *random, int64_t leng
 
 static int64_t passkey_sequence(const Recall *recall, Random *random, int64_t length,
                                 int32_t *inputs, int32_t *targets) {
-    const int64_t choices = length - 3; // places of its first mark
+    const int64_t choices = length - 3; // possible positions of MARK_BEGIN
     const int64_t place = recall->first < 0 ? (int64_t)random_below(random, (uint64_t)choices)
                                             : (choices - 1) * recall->first / 100;
     for (int64_t t = 0; t < length; t++) inputs[t] = MARKS + (int32_t)random_below(random, FILLERS);
@@ -173,7 +173,8 @@ static int64_t passkey_sequence(const Recall *recall, Random *random, int64_t le
     return 1;
 }
 
-// The mark stands before the last length / 2 targets; one token of an odd length is left over.
+// The mark is the input of the first of the last length / 2 targets. With an odd length one token
+// remains.
 static int64_t copy_sequence(Random *random, int64_t length, int32_t *inputs, int32_t *targets) {
     const int64_t count = length / 2;
     for (int64_t t = 0; t < count; t++)
@@ -197,7 +198,7 @@ static int64_t parity_sequence(Random *random, int64_t length, int32_t *inputs, 
 
 int64_t recall_sequence(const Recall *recall, uint64_t seed, uint32_t split, uint64_t n,
                         int64_t length, int32_t *inputs, int32_t *targets) {
-    // The upper half of n and the split share a number: an epoch is far from 2^32 sequences.
+    // The upper half of n and the split share a number: n stays far below 2^62.
     Random random =
         random_stream(seed, RANDOM_RECALL, (uint32_t)n, (uint32_t)(n >> 32) ^ split << 30);
     for (int64_t t = 0; t < length; t++) targets[t] = -1;

@@ -76,7 +76,7 @@ void shard_close(Shard *shard) {
     *shard = (Shard){0};
 }
 
-// Opens the file again, and ends the program if it is another one now.
+// Opens the file again. Exits with an error if the file has changed.
 static int open_again(const Shard *shard) {
     struct stat now;
     const struct stat *then = &shard->status;
@@ -87,7 +87,7 @@ static int open_again(const Shard *shard) {
     return fd;
 }
 
-// Tokens out of the bytes of a file.
+// Converts the bytes of a file to tokens.
 static void unpack(const char *restrict bytes, int width, int64_t count, int32_t *restrict out) {
     if (width == 4) {
         memcpy(out, bytes, (size_t)count * sizeof(*out));
@@ -167,8 +167,8 @@ struct ShardWriter {
     const char *directory, *split;
     int width, shards;
     int64_t limit;
-    Bytes tokens;    // of the shard that is being filled
-    Bytes checksums; // of those that were written
+    Bytes tokens;    // of the current shard
+    Bytes checksums; // of the shards written so far
 };
 
 ShardWriter *shard_writer_open(const char *directory, const char *split, int32_t vocabulary,

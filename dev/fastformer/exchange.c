@@ -1,5 +1,5 @@
-// The Fastformer as a class of Hugging Face transformers: modeling_fastformer.py, which a run's
-// directory holds next to its weights, and config.json.
+// Exchange with Hugging Face transformers: reads and writes config.json. The class itself is
+// modeling_fastformer.py, which is stored in a run's directory next to the weights.
 #include "block_options.h"
 #include "embed.h"
 #include "error.h"
@@ -18,7 +18,7 @@ static Text modeling_text(void) {
     return EMBEDDED(modeling);
 }
 
-// "[4, 8, 2048]", as our metadata has it, from a list of numbers.
+// Returns a list of numbers as our metadata stores it: "[4, 8, 2048]".
 static char *windows_text(const Json *list, const char *source) {
     if (!list || list->kind != JSON_ARRAY || list->count == 0)
         fail("%s: \"window_sizes\" is not a list of windows", source);
@@ -34,7 +34,7 @@ static char *windows_text(const Json *list, const char *source) {
     return text;
 }
 
-// "additive,additive,softmax", as our metadata has it, from a list of kinds.
+// Returns a list of kinds as our metadata stores it: "additive,additive,softmax".
 static char *attention_text(const Json *list, const char *source) {
     char *text = copy_string("");
     if (list->kind != JSON_ARRAY) fail("%s: \"attention\" is not a list of kinds", source);
@@ -47,7 +47,7 @@ static char *attention_text(const Json *list, const char *source) {
     return text;
 }
 
-// A member of config.json as a row of our metadata, which has another name for some.
+// Adds member `key` of config.json, a number, to our metadata under the name `row`.
 static void read_number(const Json *config, const char *key, const char *row, const char *source,
                         Metadata **rows, int *count) {
     const Json *value = json_find(config, key);
@@ -55,7 +55,7 @@ static void read_number(const Json *config, const char *key, const char *row, co
     metadata_add(rows, count, row, format_string("%.17g", value->number));
 }
 
-// Members that only some models have: texts, and numbers.
+// Reads the members that only some models have: strings and numbers.
 static void read_choices(const Json *config, const char *source, Metadata **rows, int *count) {
     static const struct {
         const char *key, *row;
@@ -101,14 +101,14 @@ static void read_config(const Json *config, const char *source, Metadata **rows,
                  windows_text(json_find(config, "window_sizes"), source));
 }
 
-// Names are the same on both sides.
+// Tensors have the same names in both formats.
 static char *tensor_name(const char *theirs, const Safetensors *file) {
     (void)file;
     return copy_string(theirs);
 }
 
-// Whether the class has each layer's kind (additive, or softmax and softmax1), its scores, and the
-// model's positions and output.
+// Returns whether the class supports the model: each layer's kind of attention (additive, softmax
+// or softmax1) and scores, the positions and the output layer.
 static bool is_known(const TransformerPlan *plan) {
     for (size_t l = 0; l < plan->size.layers; l++) {
         const AttentionPlan *a = &plan->layers[l].attention;
@@ -120,7 +120,7 @@ static bool is_known(const TransformerPlan *plan) {
     return plan->positions != POSITIONS_SINUSOIDAL && !plan->untied;
 }
 
-// A member for models that do not have additive attention alone.
+// Writes each layer's kind of attention, unless all are additive.
 static void write_attention(const TransformerPlan *plan, JsonWriter *w) {
     if (plan_attends(plan, ATTENTION_ADDITIVE)) return;
     json_open(w, "attention", '[');
@@ -129,12 +129,12 @@ static void write_attention(const TransformerPlan *plan, JsonWriter *w) {
     json_end(w, ']');
 }
 
-// The class's name of the activation, which is that of --ffn.
+// Returns the class's name of the activation, which equals the value of --ffn.
 static const char *activation_name(ActivationKind kind) {
     return kind == RELU ? "relu" : kind == RELU2 ? "relu2" : kind == SWIGLU ? "swiglu" : "gelu";
 }
 
-// Members for what is not as in the published model.
+// Writes the members in which the model differs from the published one.
 static void write_blocks(const TransformerPlan *plan, JsonWriter *w) {
     const Rotary rotary = plan_rotary(plan);
     if (plan->positions != POSITIONS_LEARNED)
@@ -157,11 +157,11 @@ static void write_blocks(const TransformerPlan *plan, JsonWriter *w) {
     if (qknorm) json_add_string(w, "scores", "qknorm");
 }
 
-// Other attention has no class there.
+// Returns false if the class does not support the model.
 static bool write_config(const void *model, JsonWriter *w) {
     const TransformerPlan *plan = transformer_plan(model);
     const ModelSizes *size = &plan->size;
-    const AttentionPlan *attention = &plan->layers[0].attention; // an additive one, if any is
+    const AttentionPlan *attention = &plan->layers[0].attention; // the first additive one, if any
     if (!is_known(plan)) return false;
     for (size_t l = size->layers; l-- > 0;)
         if (plan->layers[l].attention.kind == ATTENTION_ADDITIVE)

@@ -1,4 +1,4 @@
-// The Fastformer, which train_fastformer.c builds for any device.
+// The Fastformer. train_fastformer.c defines it for every device.
 #ifndef FASTFORMER_H
 #define FASTFORMER_H
 

@@ -1,21 +1,21 @@
-// The Fastformer in one file: the model of train_fastformer.c as plain loops, to be read first. No
-// other file of this project is needed:
+// The Fastformer in one file: the model of train_fastformer.c as plain loops. Read this file first.
+// It needs no other file of this project:
 //
 //     cc -O2 dev/fastformer/plain.c -o plain -lm
-//     ./plain FILE [STEPS]     trains on the bytes of a text, then writes some of its own
-//     ./plain --check          compares every gradient with finite differences; exit status 1:
-//     wrong
+//     ./plain FILE [STEPS]     trains on the bytes of a text file, then generates text
+//     ./plain --check          compares gradients with finite differences; exits with 1 on error
 //
-// A token is a byte. The model reads T tokens and predicts, at each position, the next one. Its
-// attention costs O(T) where softmax attention costs O(T^2); here sums over windows are made by
-// their definition, which is slower and clearer (dev/cpu/additive_attention.c has the fast way).
-// Dropout is left out.
+// A token is a byte. The model reads T tokens and predicts the next token at each position. Its
+// attention costs O(T); softmax attention costs O(T^2). This file computes sums over windows by
+// their definition, which is clearer but slower; dev/cpu/additive_attention.c has the fast
+// algorithm. This file has no dropout.
 //
-// Each function is a _forward and a _backward. A forward computes outputs from inputs. A backward
-// gets d_out, the derivative of the loss by each output, and ADDS to d_in the derivative by each
-// input, so that what is used twice gets the sum of both uses, as the chain rule says.
+// Most operations are a pair of functions. X_forward() computes outputs from inputs. X_backward()
+// takes d_out, the derivative of the loss with respect to each output, and ADDS the derivative with
+// respect to each input to d_in. It adds because an input that is used twice gets the sum of both
+// derivatives, by the chain rule.
 //
-// Shapes are next to arrays. Rows are contiguous.
+// Comments give the shapes of arrays. Rows are contiguous.
 #include <math.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -25,23 +25,23 @@
 typedef double real;
 
 enum {
-    V = 256,   // tokens there are
-    T = 64,    // positions of a sequence
+    V = 256,   // vocabulary size
+    T = 64,    // sequence length
     C = 64,    // channels: numbers per token inside the model
-    H = 4,     // heads: groups of channels that attend on their own
-    D = C / H, // channels of a head
+    H = 4,     // heads: groups of channels that attend independently
+    D = C / H, // channels per head
     L = 3,     // layers
     F = 4 * C, // hidden size of the feed-forward network
-    B = 8      // sequences of a step
+    B = 8      // sequences per step
 };
 
 static const real SCALE = 10;       // s: scores are within -s..s
-static const real SINK = 1e-5;      // c: added to the sum of weights
-static const real NORM_EPS = 1e-5;  // in LayerNorm, and in normal()
-static const real DEVIATION = 0.02; // of initial weights
+static const real SINK = 1e-5;      // c: added to the sum of attention weights
+static const real NORM_EPS = 1e-5;  // of LayerNorm and normal()
+static const real DEVIATION = 0.02; // standard deviation of the initial weights
 static const real RATE = 3e-3, DECAY = 0.01, BETA1 = 0.9, BETA2 = 0.999, ADAM_EPS = 1e-8;
 
-// The window of layer l: 4, 8, 16 ..., and the last layer sees all tokens before.
+// Returns the window of layer l in tokens: 4, 8, 16 ...; T, all earlier tokens, in the last layer.
 static int window_of(int l) {
     return l + 1 < L && (4 << l) < T ? 4 << l : T;
 }
@@ -49,27 +49,27 @@ static int window_of(int l) {
 // ---- Parameters --------------------------------------------------------------
 
 typedef struct {
-    real attention_gain[C], attention_bias[C]; // of the LayerNorm before attention
-    real qkv[C][3 * C];                        // queries, keys and values of a token
-    real query[H][D], key[H][D];               // w_q, w_k: what tokens are compared with
-    real ffn_gain[C], ffn_bias[C];             // of the LayerNorm before the feed-forward network
+    real attention_gain[C], attention_bias[C]; // LayerNorm before attention
+    real qkv[C][3 * C];                        // W_qkv: computes queries, keys and values
+    real query[H][D], key[H][D];               // w_q, w_k: vectors that tokens are compared with
+    real ffn_gain[C], ffn_bias[C];             // LayerNorm before the feed-forward network
     real up[C][F], down[F][C];
 } LayerParameters;
 
 typedef struct {
-    real token[V][C];    // of each token; logits are products with it, too
-    real position[T][C]; // added to tell where a token is
+    real token[V][C];    // token embeddings, also the weights of the logits
+    real position[T][C]; // position embeddings
     LayerParameters layer[L];
-    real gain[C], bias[C]; // of the last LayerNorm
+    real gain[C], bias[C]; // final LayerNorm
     real logit_bias[V];
 } Parameters;
 
 enum { COUNT = sizeof(Parameters) / sizeof(real) };
 
-// Parameters again as a list of tensors, for what treats all alike: first values, AdamW, the check.
+// The parameters as a list of tensors, for initialisation, AdamW and the gradient check.
 typedef struct {
     const char *name;
-    size_t offset, count; // in reals, from the first parameter
+    size_t offset, count; // in units of real; offset is from the start of Parameters
     enum { WEIGHT, GAIN, BIAS } kind;
 } Tensor;
 
@@ -77,7 +77,7 @@ enum { TENSORS = 2 + 9 * L + 3 };
 
 static int tensor_list(Tensor list[TENSORS]) {
     int count = 0;
-    static Parameters p; // only where its members are matters
+    static Parameters p; // only the addresses of its members are used
 #define ADD(member, kind)                                                                          \
     list[count++] = (Tensor){#member, (size_t)((char *)p.member - (char *)&p) / sizeof(real),      \
                              sizeof(p.member) / sizeof(real), kind}
@@ -105,7 +105,7 @@ static int tensor_list(Tensor list[TENSORS]) {
 
 static uint64_t random_state = 42;
 
-// Uniform in 0..1, both excluded (splitmix64).
+// Returns a uniform random number in the open interval (0, 1). The generator is splitmix64.
 static real uniform(void) {
     uint64_t z = random_state += 0x9e3779b97f4a7c15u;
     z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;
@@ -113,13 +113,13 @@ static real uniform(void) {
     return ((real)((z ^ z >> 31) >> 11) + 0.5) / 9007199254740992.0;
 }
 
-// Of mean 0 and deviation 1 (Box and Muller).
+// Returns a normal random number with mean 0 and standard deviation 1 (Box-Muller transform).
 static real gaussian(void) {
     const real radius = sqrt(-2 * log(uniform()));
     return radius * cos(6.283185307179586 * uniform());
 }
 
-// Weights N(0, deviation^2), gains 1 and biases 0; with `spread`, these vary as well.
+// Sets weights to N(0, deviation^2), gains to N(1, spread^2) and biases to N(0, spread^2).
 static void initialise(Parameters *p, real deviation, real spread) {
     Tensor list[TENSORS];
     const int count = tensor_list(list);
@@ -130,9 +130,9 @@ static void initialise(Parameters *p, real deviation, real spread) {
                                                   : (list[t].kind == GAIN) + spread * gaussian();
 }
 
-// ---- Products ----------------------------------------------------------------
+// ---- Matrix products ---------------------------------------------------------
 
-// out = x w. x (rows, in), w (in, out_size), out (rows, out_size).
+// out = x w, with x (rows, in), w (in, size) and out (rows, size).
 static void product_forward(const real *x, const real *w, real *out, int rows, int in, int size) {
     for (int t = 0; t < rows; t++) {
         for (int j = 0; j < size; j++) out[t * size + j] = 0;
@@ -156,7 +156,7 @@ static void product_backward(const real *x, const real *w, const real *d_out, re
 // ---- LayerNorm ---------------------------------------------------------------
 
 // out = (x - mean) / sqrt(variance + eps) * gain + bias, over the C channels of each token.
-// x, out (T, C). Keeps the normalised x, and 1 / sqrt(variance + eps), for the backward.
+// x, out (T, C). NormState keeps the normalised x and 1 / sqrt(variance + eps) for backward.
 typedef struct {
     real normed[T][C], inverse[T];
 } NormState;
@@ -175,7 +175,7 @@ static void layernorm_forward(real x[T][C], const real *gain, const real *bias, 
     }
 }
 
-// With g = d_out * gain and n the normalised x:  d_x = (g - mean(g) - n mean(g n)) / sqrt(...).
+// With g = d_out * gain and n the normalised x:  d_x = (g - mean(g) - n mean(g n)) * inverse.
 static void layernorm_backward(const NormState *s, const real *gain, real d_out[T][C],
                                real d_x[T][C], real *d_gain, real *d_bias) {
     for (int t = 0; t < T; t++) {
@@ -193,8 +193,8 @@ static void layernorm_backward(const NormState *s, const real *gain, real d_out[
 
 // ---- Additive attention ------------------------------------------------------
 
-// normal(x) = (x - mean) / (deviation + eps) over D numbers, D - 1 in the deviation, which is
-// returned.
+// normal(x) = (x - mean) / (deviation + eps), over the D numbers of a head. The divisor of the
+// variance is D - 1. Returns the deviation.
 static real normal_forward(const real *x, real *out) {
     real mean = 0, variance = 0;
     for (int d = 0; d < D; d++) mean += x[d] / D;
@@ -205,7 +205,7 @@ static real normal_forward(const real *x, real *out) {
 }
 
 // With y = normal(x):
-//   d_x = (d_y - mean(d_y)) / (deviation + eps) - y sum(d_y y) / ((D - 1) deviation).
+//   d_x = (d_y - mean(d_y)) / (deviation + eps) - y sum(d_y y) / ((D - 1) deviation)
 static void normal_backward(const real *y, real deviation, const real *d_y, real *d_x) {
     real mean = 0, sum = 0;
     for (int d = 0; d < D; d++) mean += d_y[d] / D;
@@ -214,15 +214,15 @@ static void normal_backward(const real *y, real deviation, const real *d_y, real
     for (int d = 0; d < D; d++) d_x[d] += (d_y[d] - mean) / (deviation + NORM_EPS) - y[d] * part;
 }
 
-// pool(x, w): what the last k tokens are on average, those that resemble w counting most. Of each
+// pool(x, w): the weighted mean of the last k tokens; tokens that resemble w weigh most. For each
 // head, with x' = normal(x), w' = normal(w) and the window W(i) = {i-k+1 .. i}, cut off at 0:
 //
-//   a_i = s / D  x'_i . w'                                the score, within -s..s
-//   e_i = exp(a_i)                                        its weight
+//   a_i = s / D  x'_i . w'                                score of token i, within -s..s
+//   e_i = exp(a_i)                                        weight of token i
 //   g_i = sum_{j in W(i)} e_j x'_j / (sum_{j in W(i)} e_j + c)
 //
-// x, g (T, C): head h has channels hD .. hD+D-1. w (H, D). A token is compared with w alone, not
-// with each other token: that is why the cost is linear.
+// x, g (T, C): head h has channels hD .. hD+D-1. w (H, D). A token is compared with w, not with
+// every other token. This is why the cost is linear in T.
 typedef struct {
     real normed[T][C], deviation[T][H]; // x' and the deviation of x
     real w_normed[H][D], w_deviation[H];
@@ -251,7 +251,7 @@ static void pool_forward(real x[T][C], real w[H][D], int k, PoolState *s) {
     }
 }
 
-// With r_i = 1 / (sum_{W(i)} e + c), sums over the positions i whose window holds j:
+// With r_i = 1 / (sum_{W(i)} e + c) and sums over the positions i whose window contains j:
 //
 //   u_j = sum r_i d_g_i          t_j = sum r_i (d_g_i . g_i)
 //   d_x'_j = e_j u_j + s / D  d_a_j w'                        d_a_j = e_j (x'_j . u_j - t_j)
@@ -283,12 +283,12 @@ static void pool_backward(const PoolState *s, int k, real d_g[T][C], real d_x[T]
 
 //   n       = LayerNorm(x)
 //   q, k, v = n W_qkv
-//   G       = pool(q, w_q)          pooled queries: what was asked lately
-//   P       = pool(G * k, w_k)      pooled keys, * is elementwise
+//   G       = pool(q, w_q)          pooled queries: a summary of recent ones
+//   P       = pool(G * k, w_k)      pooled keys; * is elementwise
 //   x       = x + P * v
 //   x       = x + GELU(LayerNorm(x) W_up) W_down
 //
-// GELU(z) = z Phi(z), where Phi is the distribution function of the normal distribution.
+// GELU(z) = z Phi(z), where Phi is the cumulative distribution function of N(0, 1).
 typedef struct {
     NormState norm, ffn_norm;
     real n[T][C], qkv[T][3][C];
@@ -322,8 +322,8 @@ static void layer_forward(real x[T][C], LayerParameters *p, int k, LayerState *s
         for (int c = 0; c < C; c++) out[t][c] = s->middle[t][c] + ffn[t][c];
 }
 
-// The same lines from the last to the first. d_out is that of the layer's output; d_x, which is all
-// zeros, becomes that of its input.
+// The same steps from last to first. d_out (T, C) is the gradient of the layer's output. Sets d_x
+// (T, C) to the gradient of its input and adds the gradients of its parameters to d_p.
 static void layer_backward(LayerParameters *p, int k, LayerState *s, real d_out[T][C],
                            real d_x[T][C], LayerParameters *d_p) {
     static real d_active[T][F], d_n[T][C], d_middle[T][C];
@@ -332,7 +332,7 @@ static void layer_backward(LayerParameters *p, int k, LayerState *s, real d_out[
     memset(d_n, 0, sizeof(d_n));
     memset(d_product, 0, sizeof(d_product));
     memset(d_q, 0, sizeof(d_q));
-    memcpy(d_middle, d_out, sizeof(d_middle)); // of x + ..., through x
+    memcpy(d_middle, d_out, sizeof(d_middle)); // through the x of x + ...
     product_backward(s->active[0], p->down[0], d_out[0], d_active[0], d_p->down[0], T, F, C);
     for (int t = 0; t < T; t++)
         for (int f = 0; f < F; f++) { // GELU'(z) = Phi(z) + z exp(-z^2 / 2) / sqrt(2 pi)
@@ -365,10 +365,10 @@ static void layer_backward(LayerParameters *p, int k, LayerState *s, real d_out[
 // ---- The model ---------------------------------------------------------------
 
 typedef struct {
-    real x[L + 1][T][C]; // input of each layer, output of the last
+    real x[L + 1][T][C]; // input of each layer, then the output of the last
     LayerState layer[L];
     NormState norm;
-    real h[T][C];      // LayerNorm(output of the last layer)
+    real h[T][C];      // LayerNorm(x[L])
     real logits[T][V]; // h . token[v] + logit_bias[v]
 } State;
 
@@ -385,7 +385,8 @@ static void model_forward(Parameters *p, const unsigned char *tokens, State *s) 
         }
 }
 
-// Probabilities: p_v = exp(logit_v) / sum exp(logit), the largest logit taken off first.
+// p_v = exp(logit_v) / sum exp(logit). Subtracts the largest logit first so that exp() cannot
+// overflow.
 static void softmax(const real logits[V], real p[V]) {
     real largest = logits[0], sum = 0;
     for (int v = 1; v < V; v++) largest = logits[v] > largest ? logits[v] : largest;
@@ -393,8 +394,8 @@ static void softmax(const real logits[V], real p[V]) {
     for (int v = 0; v < V; v++) p[v] /= sum;
 }
 
-// The mean of -log p(next token) over T positions; tokens (T + 1). With d_p not NULL it adds `part`
-// times the gradient.   d_logit_v = p_v - (1 where v is the next token)
+// Returns the mean of -log p(next token) over T positions; tokens (T + 1). If d_p is not NULL, adds
+// `part` times the gradient to it. For one position, d_logit_v = p_v - (1 if v is the next token).
 static real model_loss(Parameters *p, const unsigned char *tokens, State *s, Parameters *d_p,
                        real part) {
     static real d_h[T][C], d_x[T][C], d_in[T][C];
@@ -431,11 +432,10 @@ static real model_loss(Parameters *p, const unsigned char *tokens, State *s, Par
 
 // ---- Training ----------------------------------------------------------------
 
-// AdamW. g is the gradient, clipped to norm 1; m and v are its mean and its mean square, as of
-// late:
+// AdamW. g is the gradient, clipped to norm 1; m and v are running means of g and g^2:
 //   m = b1 m + (1 - b1) g        v = b2 v + (1 - b2) g^2
 //   p = p - rate (m / (1 - b1^step) / (sqrt(v / (1 - b2^step)) + eps) + decay p)
-// Only weights decay, not gains and biases. Returns the gradient's norm.
+// Gains and biases do not decay. Returns the norm of the gradient before clipping.
 static real update(Parameters *p, const Parameters *d_p, Parameters *m, Parameters *v, int step,
                    real rate) {
     const real *gradient = (const real *)d_p;
@@ -457,7 +457,8 @@ static real update(Parameters *p, const Parameters *d_p, Parameters *m, Paramete
     return norm;
 }
 
-// `steps` updates of B sequences from random places; the rate falls linearly to 0.
+// Runs `steps` updates of B sequences each, from random places. The learning rate falls linearly
+// to 0.
 static void train(Parameters *p, State *s, const unsigned char *text, size_t size, int steps) {
     Parameters *d_p = calloc(1, sizeof(*d_p)), *m = calloc(1, sizeof(*m)),
                *v = calloc(1, sizeof(*v));
@@ -480,8 +481,8 @@ static void train(Parameters *p, State *s, const unsigned char *text, size_t siz
     free(v);
 }
 
-// Writes `length` bytes, each drawn by its probability after the bytes before it, of which the
-// model reads the last T.
+// Writes the prompt and `length` more bytes. Each byte is drawn from the distribution that the
+// model predicts from the last T bytes.
 static void write_text(Parameters *p, State *s, const char *prompt, int length) {
     unsigned char tokens[T + 1] = {0};
     int count = 0;
@@ -489,7 +490,7 @@ static void write_text(Parameters *p, State *s, const char *prompt, int length) 
     printf("%s", prompt);
     for (int i = 0; i < length; i++) {
         real probability[V];
-        model_forward(p, tokens, s); // what is after the last token changes nothing before it
+        model_forward(p, tokens, s); // causal: tokens from `count` on have no effect
         softmax(s->logits[count - 1], probability);
         real left = uniform();
         int next = 0;
@@ -504,10 +505,10 @@ static void write_text(Parameters *p, State *s, const char *prompt, int length) 
     putchar('\n');
 }
 
-// ---- The check ---------------------------------------------------------------
+// ---- The gradient check ------------------------------------------------------
 
-// Of each tensor, some gradients against (loss(p + d) - loss(p - d)) / 2d; at parameters that are
-// far from their first values. Returns whether all are right.
+// Compares 12 gradients of each tensor with (loss(p + d) - loss(p - d)) / 2d, at parameters far
+// from their initial values. Returns whether all agree.
 static int check(Parameters *p, State *s) {
     const real d = 1e-5, tolerance = 1e-6;
     unsigned char tokens[T + 1];
@@ -523,7 +524,7 @@ static int check(Parameters *p, State *s) {
         real worst = 0, largest = 0;
         for (int n = 0; n < 12; n++) {
             size_t i = list[t].offset + (size_t)(uniform() * (real)list[t].count);
-            if (t == 0) i = (size_t)tokens[n] * C + (size_t)n; // a token that is in the text
+            if (t == 0) i = (size_t)tokens[n] * C + (size_t)n; // a token that occurs in the text
             real *value = (real *)p + i;
             const real before = *value, gradient = ((const real *)d_p)[i];
             *value = before + d;
@@ -543,7 +544,7 @@ static int check(Parameters *p, State *s) {
     return right;
 }
 
-// The bytes of a file, fresh.
+// Returns the bytes of a file, to be freed by the caller; NULL if it cannot be read.
 static unsigned char *read_text(const char *path, size_t *size) {
     FILE *file = fopen(path, "rb");
     if (!file) return NULL;
@@ -557,7 +558,7 @@ static unsigned char *read_text(const char *path, size_t *size) {
     return text;
 }
 
-// Trains on a text, and writes some. Returns the exit status.
+// Trains on a text file and generates text. Returns the exit status.
 static int learn(Parameters *p, State *s, const char *path, int steps) {
     size_t size = 0;
     unsigned char *text = read_text(path, &size);

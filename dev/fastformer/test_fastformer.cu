@@ -1,14 +1,13 @@
-// What must hold of the Fastformer on the GPU: the reference vectors, and that it is the CPU's
-// model.
+// Tests of the Fastformer on the GPU: it reproduces the reference vectors and the CPU's results.
 //
-//   ./test_fastformercu [NAME]    tests whose names contain NAME
+//   ./test_fastformercu [NAME]    runs tests whose names contain NAME
 
 #include "gpu_model_test.cuh"
 extern "C" {
 #include "fastformer.h"
 }
 
-ModelType fastformer_on_gpu(); // of train_fastformer.cu, which is linked
+ModelType fastformer_on_gpu(); // in train_fastformer.cu
 
 #define SMALL "layers=3 channels=24 heads=3 "
 #define WHOLE "layers=2 channels=128 heads=4 " // rows are whole blocks of the dropout generator
@@ -41,20 +40,20 @@ static void test_step() {
     gpu_check_step(pair(), "layers=1 channels=260 heads=5 sink=1 pool=raw dropout=0.1", "fp32", 20,
                    0, 1e-4);
     gpu_check_step(pair(), "layers=2 channels=15 heads=3 dropout=0.1", "fp32", 20, 0.1,
-                   1e-4); // not in fours
+                   1e-4); // not a multiple of four
     gpu_check_step(pair(), "layers=1 channels=1032 heads=8 dropout=0.1", "fp32", 6, 0,
-                   1e-4); // not in registers
+                   1e-4); // too large for registers
 }
 
 static void test_step_bf16() {
     gpu_check_step(pair(), SMALL "dropout=0.2 windows=1,5,global rescale=3", "bf16", 37, 0.2, 5e-2);
     gpu_check_step(pair(), WHOLE "dropout=0.1 windows=4,global rescale=3", "bf16", 37, 0, 5e-2);
     gpu_check_step(pair(), "layers=1 channels=136 heads=4 dropout=0.1 rescale=3", "bf16", 20, 0,
-                   5e-2); // a kernel for each part of the feed-forward network
+                   5e-2); // one kernel per part of the feed-forward network
     gpu_check_step(pair(), SMALL "rescale=3", "tf32", 37, 0, 2e-2);
 }
 
-// The output layer without logits in memory gives the loss and gradients that it gives with them.
+// The fused output layer, which stores no logits, gives the same loss and gradients as the other.
 static void test_fused_output() {
     ModelTest t[] = {
         gpu_test_create(pair().gpu, WHOLE "dropout=0.1", "bf16", 2, 37, 61),
@@ -90,7 +89,7 @@ static void test_model() {
     for (const char *options : {SMALL "windows=1,2,7", SMALL "windows=auto"}) {
         ModelTest t = model_test_create(pair().gpu, options, 2, 50, 29);
         model_check_decoding(&t, 2e-4);
-        gpu_train(&t, 0, 1); // the decoder has to notice
+        gpu_train(&t, 0, 1); // the decoder must notice the update
         model_check_decoding(&t, 2e-4);
         model_check_causality(&t);
         model_test_free(&t);
@@ -114,7 +113,7 @@ static void test_nodes() {
     gpu_check_nodes(pair().gpu, "layers=6 channels=24 heads=3 dropout=0.1", 113);
 }
 
-// Layers of additive attention, as they are, and of softmax, with a projection.
+// Layers of additive attention, without a projection, and of softmax attention, with one.
 static void test_hybrid() {
     const char *const hybrid = "layers=4 channels=24 heads=3 attention=additive*3+softmax:7 "
                                "windows=3,5,8,global rescale=3 dropout=0.1";

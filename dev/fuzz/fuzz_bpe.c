@@ -1,5 +1,5 @@
-// tokenizer.json of byte-level BPE, and a text: what is before and after the first NUL byte.
-// The text comes back as it was where nothing of the tokenizer changes it.
+// Input: the tokenizer.json of a byte-level BPE and a text, separated by the first NUL byte.
+// Decoding the encoded text must give the same text, unless the tokenizer changes texts.
 #include "bpe.h"
 #include "bpe_file.h"
 #include "harness.h"

@@ -1,5 +1,5 @@
-// Weights of a Fastformer, loaded as train_fastformer --prompt does, and a few tokens made with
-// them.
+// Input: weights of a Fastformer. Loads them as train_fastformer --prompt does and generates a few
+// tokens.
 #include "dataset.h"
 #include "harness.h"
 #include "memory_files.h"
@@ -15,7 +15,7 @@ static const char weights[] = MEMORY_DIRECTORY "/weights.safetensors";
 static Ranks *ranks;
 static Options *options;
 
-// A directory of data whose vocabulary is that of the corpus's checkpoints (seeds.py).
+// Writes a data set with the vocabulary of the checkpoints in the corpus (seeds.py).
 void fuzz_start(void) {
     const int32_t header[SHARD_HEADER_SIZE / sizeof(int32_t)] = {SHARD_MAGIC, 1, TOKENS};
     const uint16_t tokens[TOKENS] = {1, 2, 3, 0, 1, 2, 3, 0, 3, 2, 1, 0};

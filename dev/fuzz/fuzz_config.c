@@ -1,4 +1,4 @@
-// A file of options (--config), and the log of a run that a page is made from.
+// Input: an options file (--config), which is also read as the log of a run to make a page from.
 #include "harness.h"
 #include "memory.h"
 #include "run.h"

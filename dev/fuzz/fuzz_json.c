@@ -1,10 +1,10 @@
-// JSON of any kind.
+// Input: JSON.
 #include "harness.h"
 #include "json.h"
 
 void fuzz_start(void) {}
 
-// Every member is found, and what its kind is can be read.
+// Checks that json_find() finds every member of every object.
 static void walk(const Json *value) {
     for (size_t i = 0; i < value->count; i++) {
         if (value->kind == JSON_OBJECT && !json_find(value, value->keys[i])) __builtin_trap();

@@ -1,5 +1,5 @@
-// log.jsonl of a run resumed after step 3, its last: what remains can be read, and does not change
-// the next time.
+// Input: the log.jsonl of a run that is resumed after step 3, its last step. The part that remains
+// must be readable and must not change when the log is opened again.
 #include "file.h"
 #include "harness.h"
 #include "log.h"

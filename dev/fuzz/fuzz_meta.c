@@ -1,4 +1,4 @@
-// meta.json, next to valid shards and tokenizers.
+// Input: meta.json of a data set with valid shards and a valid tokenizer.
 #include "dataset.h"
 #include "harness.h"
 #include <string.h>

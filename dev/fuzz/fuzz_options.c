@@ -1,4 +1,4 @@
-// A command line of the trainer, one argument per line.
+// Input: a command line of the trainer, one argument per line.
 #include "harness.h"
 #include "memory.h"
 #include "run.h"

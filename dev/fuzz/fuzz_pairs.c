@@ -1,6 +1,6 @@
-// Pairs of sentences: two texts, before and after the first NUL byte, or after a leading NUL byte
-// the tokens of paired shards. A pass over the task's batches holds every pair that is not too long
-// once.
+// Input: pairs of sentences, as two texts separated by the first NUL byte or, after a leading NUL
+// byte, as tokens of paired shards. A pass over the task's batches must contain every pair that is
+// not too long exactly once.
 #include "dataset.h"
 #include "harness.h"
 #include "pairs.h"

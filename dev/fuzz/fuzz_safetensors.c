@@ -1,4 +1,4 @@
-// A safetensors file: its header, and every tensor as each type it can be read as.
+// Input: a safetensors file. Reads its header, and each tensor as every type it can be read as.
 #include "harness.h"
 #include "memory.h"
 #include "safetensors.h"

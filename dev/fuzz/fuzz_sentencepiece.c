@@ -1,4 +1,4 @@
-// A SentencePiece model: opened, and every token decoded.
+// Input: a SentencePiece model. Opens it and decodes every token.
 #include "harness.h"
 #include "memory.h"
 #include "tokenizer.h"

@@ -1,4 +1,4 @@
-// A shard of tokens, as every split of a directory without a meta.json (llm.c's shards).
+// Input: a shard of tokens, used for every split of a data set without meta.json (as llm.c's).
 #include "dataset.h"
 #include "harness.h"
 #include "memory.h"

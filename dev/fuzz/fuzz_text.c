@@ -1,5 +1,5 @@
-// A text: bytes as tokens come back as they were; it is cut into three parts that make the whole;
-// UTF-8 is what utf8_length says at every place.
+// Input: a text. Decoding its byte tokens must give the same text, text_split() must cut it into
+// three parts that make up the whole, and utf8_valid_prefix() and utf8_length() must agree.
 #include "harness.h"
 #include "text.h"
 #include "tokenizer.h"

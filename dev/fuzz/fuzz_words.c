@@ -1,5 +1,5 @@
-// A vocabulary of words, and a text: what is before and after the first NUL byte. Its tokens,
-// decoded, encode to the same tokens.
+// Input: a vocabulary of words and a text, separated by the first NUL byte. Decoding its tokens and
+// encoding the result must give the same tokens.
 #include "harness.h"
 #include "tokenizer.h"
 #include <stdlib.h>

@@ -9,20 +9,20 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-// The functions below have no argument that could carry it.
+// Global, as the functions below have no argument that could carry this state.
 static struct {
-    bool inside, accepted; // an input is being read; the last one was read to its end
+    bool inside, accepted; // an input is being read; the last input was read to its end
     jmp_buf back;
 } harness;
 
 // ---- error.h ----------------------------------------------------------------
 
 static _Noreturn void leave(void) {
-    if (!harness.inside) abort(); // in fuzz_start: the target is broken
+    if (!harness.inside) abort(); // fuzz_start() failed: the target is broken
     longjmp(harness.back, 1);
 }
 
-// The message is made, as it is a part of what may go wrong.
+// Formats the message even if it is not printed: formatting is tested, too.
 static void format(const char *format, va_list arguments) {
     char text[4096];
     vsnprintf(text, sizeof(text), format, arguments);
@@ -60,8 +60,9 @@ void error_set_processes(const ErrorProcesses *processes) {
     (void)processes;
 }
 
-// ---- the end of the program: --help; the linker replaces the C library's (--wrap) ----
-// -----
+// ---- exit() -----------------------------------------------------------------
+
+// --help calls exit(). The linker replaces the C library's with this one (--wrap).
 
 void __real_exit(int code) __attribute__((noreturn));
 void __wrap_exit(int code) __attribute__((noreturn));
@@ -87,9 +88,9 @@ const char *fuzz_file(const char *name, const void *data, size_t size) {
 int LLVMFuzzerInitialize(int *argc, char ***argv) {
     (void)argc, (void)argv;
     setenv("OMP_WAIT_POLICY", "passive",
-           1); // otherwise the trainer restarts itself to set it
+           1); // otherwise the trainer restarts itself to set this
 #ifdef _OPENMP
-    // memory_blocks.c and memory_files.c have no locks, and an input has to do the same each time.
+    // memory_blocks.c and memory_files.c have no locks, and runs must be deterministic.
     omp_set_num_threads(1);
 #endif
     memory_blocks_use(true);

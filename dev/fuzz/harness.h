@@ -1,6 +1,6 @@
-// What a fuzz target is: one function that reads one hostile input. The harness comes back from
-// fail(), which ends a program everywhere else, and frees what the input left: memory, maps, open
-// files.
+// A fuzz target is a function that reads one hostile input. In all other programs fail() ends the
+// process; here it returns to the harness, which then frees everything the input left behind:
+// memory, maps, open files.
 //
 // A target is linked with libFuzzer (run.sh) or with replay.c (`make test`).
 #ifndef FUZZ_HARNESS_H
@@ -9,20 +9,20 @@
 #include <stddef.h>
 #include <stdint.h>
 
-// Of the target. A wrong answer, where it can be seen, ends the program by abort().
+// Defined by the target: reads one input. Calls abort() if it detects a wrong result.
 void fuzz_one(const uint8_t *data, size_t size);
 
-// Of the target: what it does once before the first input.
+// Defined by the target: called once, before the first input.
 void fuzz_start(void);
 
 // A directory in memory (memory_files.h), the same for all inputs.
 const char *fuzz_directory(void);
 
-// Puts NAME there and returns the path, which stays valid until the same name is written again.
+// Writes file NAME to that directory. Returns its path, which is valid until the next call.
 const char *fuzz_file(const char *name, const void *data, size_t size);
 
-// What libFuzzer calls. replay.c asks whether the last input was accepted: it came to the end
-// without fail().
+// The first two are called by libFuzzer. fuzz_accepted() returns whether the last input was read to
+// its end without fail(); replay.c calls it.
 int LLVMFuzzerInitialize(int *argc, char ***argv);
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 int fuzz_accepted(void);

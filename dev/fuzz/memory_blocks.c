@@ -11,31 +11,30 @@
 
 enum {
     ALIGNMENT = 16,    // of malloc()
-    SMALLEST_GAP = 32, // bytes between two blocks that nobody may touch; more after larger blocks
+    SMALLEST_GAP = 32, // poisoned bytes between two blocks; more after larger blocks
     LARGEST_GAP = 2048,
-    FILLED = 4096,       // bytes of a new block that are not zero
-    AHEAD = 1 << 20,     // bytes after the last block that nobody may touch
-    RESIDENT = 64 << 20, // what is taken beyond is given back to the system after the input
-    LARGEST = 512 << 20  // block: no input that is refused in time needs as much
+    FILLED = 4096,       // bytes at the start of a new block that are set to non-zero
+    AHEAD = 1 << 20,     // poisoned bytes after the last block
+    RESIDENT = 64 << 20, // memory beyond this is returned to the system after each input
+    LARGEST = 512 << 20  // bytes of a block: no input that is refused in time needs as much
 };
 static const size_t MOST = (size_t)2 << 30; // bytes of all blocks
 
 typedef enum { LIVE = 0x6c697665, FREED = 0x66726565 } State;
 
-// Precedes each block directly.
+// Stored directly before each block.
 typedef struct {
-    size_t size, previous; // bytes; where the block before begins, or 0
+    size_t size, previous; // in bytes; offset of the previous block, or 0
     State state;
 } Header;
 
-// The functions below have no argument that could carry it.
+// Global, as the functions below have no argument that could carry this state.
 static struct {
     bool use;
     char *memory;
-    size_t end, closed; // bytes taken; those that AddressSanitizer was told nobody may touch, but
-                        // for blocks
-    size_t last;        // where the last block begins; 0: there is none
-    char *kept;         // what the blocks of memory_blocks_keep() held
+    size_t end, closed; // bytes used; bytes that are poisoned (AddressSanitizer), except blocks
+    size_t last;        // offset of the last block; 0: none
+    char *kept;         // contents of the blocks at memory_blocks_keep()
     size_t kept_end, kept_last;
 } blocks;
 
@@ -60,9 +59,9 @@ int __wrap_munmap(void *memory, size_t size);
 
 // ---- blocks -----------------------------------------------------------------
 
-#define BEHIND_ASAN __attribute__((no_sanitize("address"))) // reads headers, which nobody else may
+#define BEHIND_ASAN __attribute__((no_sanitize("address"))) // reads headers, which are poisoned
 
-// A fault that the program must not survive.
+// Prints a message and aborts.
 static _Noreturn void broken(const char *what, size_t size) {
     fprintf(stderr, "%s: %zu bytes\n", what, size);
     abort();
@@ -77,7 +76,7 @@ static bool is_block(const void *memory) {
            (const char *)memory < blocks.memory + MOST;
 }
 
-// Closes the bytes ahead, so that no read far beyond the last block passes.
+// Poisons the bytes up to AHEAD after `end`, so that reads far beyond the last block are detected.
 static void close_until(size_t end) {
     if (end <= blocks.closed) return;
     ASAN_POISON_MEMORY_REGION(blocks.memory + blocks.closed, end + AHEAD - blocks.closed);
@@ -99,7 +98,7 @@ BEHIND_ASAN static void *take(size_t alignment, size_t size) {
     return blocks.memory + at;
 }
 
-// The size of a block that was not freed.
+// Returns the size of a block. Aborts if it was freed or never allocated.
 BEHIND_ASAN static size_t size_of(const void *block) {
     const Header *header = header_at((size_t)((const char *)block - blocks.memory));
     if (header->state != LIVE) broken("freed twice, or never allocated", 0);
@@ -170,7 +169,7 @@ void __wrap_free(void *memory) {
     if (is_block(memory))
         give_back(memory);
     else
-        __real_free(memory); // the C library's own
+        __real_free(memory); // a block of the C library
 }
 
 void *__wrap_realloc(void *memory, size_t size) {
@@ -202,7 +201,7 @@ int __wrap_vasprintf(char **text, const char *format, va_list arguments) {
     return length;
 }
 
-// A map is a block of exactly the file's size, so that AddressSanitizer sees a read beyond its
+// A map is a block of exactly the file's size, so that AddressSanitizer detects reads beyond its
 // end.
 void *__wrap_mmap(void *where, size_t size, int access, int flags, int file, off_t at) {
     const unsigned char *data = memory_files_data(file);

@@ -1,20 +1,20 @@
-// What a fuzz target allocates: blocks in one large piece of memory, none of which is used twice by
-// the same input, so that all of them are freed at once, whatever fail() left.
-// AddressSanitizer is told which bytes are a block's; its own allocator would take several times as
-// long. The linker puts malloc(), free() and so on of this file in the place of the C library's
-// (--wrap).
+// The allocator of fuzz targets. Blocks are parts of one large piece of memory and are not reused
+// while an input is read. After the input all of them are freed at once, including those that
+// fail() left behind. AddressSanitizer is told which bytes belong to blocks; its own allocator
+// would take several times as long. The linker replaces the C library's malloc(), free() and so on
+// with those of this file (--wrap).
 #ifndef FUZZ_MEMORY_BLOCKS_H
 #define FUZZ_MEMORY_BLOCKS_H
 
 #include <stdbool.h>
 #include <stddef.h>
 
-// Whether memory is taken here, or where it would be without this file. Blocks are known as such in
-// any case.
+// Selects whether memory is allocated here or by the C library. Blocks of this allocator are freed
+// correctly in both cases.
 void memory_blocks_use(bool use);
 
-// All blocks there are at this moment stay, and memory_blocks_restore() puts them back as they are
-// now; later ones go.
+// memory_blocks_keep() saves all current blocks and their contents. memory_blocks_restore()
+// restores them and frees all later blocks.
 void memory_blocks_keep(void);
 void memory_blocks_restore(void);
 

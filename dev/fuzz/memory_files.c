@@ -13,20 +13,20 @@
 enum { MOST_FILES = 16, MOST_OPEN = 16, LONGEST_NAME = 64, FIRST_DESCRIPTOR = 1 << 20 };
 
 typedef struct {
-    char name[LONGEST_NAME]; // "": there is none
+    char name[LONGEST_NAME]; // "": the entry is unused
     unsigned char *data;
     size_t size, room;
-    ino_t number; // another for each file, even of the same name
-    bool put;     // by memory_files_put()
+    ino_t number; // unique, even among files of the same name
+    bool put;     // created by memory_files_put()
 } File;
 
-// The functions below have no argument that could carry it.
+// Global, as the functions below have no argument that could carry this state.
 static struct {
     File files[MOST_FILES];
-    File directory;        // opened to be synced
-    File *open[MOST_OPEN]; // by descriptor; NULL where free
+    File directory;        // programs open it to sync it
+    File *open[MOST_OPEN]; // by descriptor; NULL: free
     ino_t numbers;
-    int first_real; // the lowest descriptor of the disk that this input opened; -1: none
+    int first_real; // the first descriptor on disk that this input opened; -1: none
 } memory = {.first_real = -1};
 
 void *__real_realloc(void *old, size_t size);
@@ -59,7 +59,8 @@ int __wrap_unlink(const char *path);
 int __wrap_rename(const char *from, const char *to);
 
 // ---- the directory ----------------------------------------------------------
-// The path after the directory's name: "" for itself; NULL: a path of the disk.
+
+// Returns the path after the directory's: "" for the directory itself, NULL for a path on disk.
 static const char *name_of(const char *path) {
     const size_t length = sizeof(MEMORY_DIRECTORY) - 1;
     if (strncmp(path, MEMORY_DIRECTORY, length) != 0) return NULL;
@@ -75,7 +76,7 @@ static File *find(const char *name) {
     return NULL;
 }
 
-// Empty, where there was none; NULL: no room, or a name that is too long.
+// Returns an empty file, new or truncated; NULL if the directory is full or the name is too long.
 static File *create(const char *name) {
     File *file = find(name);
     for (int i = 0; !file && i < MOST_FILES; i++)
@@ -135,7 +136,7 @@ const unsigned char *memory_files_data(int descriptor) {
     return file ? file->data : NULL;
 }
 
-// Descriptors are given from the lowest on, so that all later ones of an input lie above its first.
+// The system returns the lowest free descriptor, so all later ones of an input are above its first.
 static void note_real(int descriptor) {
     if (memory.first_real < 0) memory.first_real = descriptor;
 }
@@ -225,7 +226,7 @@ ssize_t __wrap_pread(int descriptor, void *out, size_t size, off_t at) {
     return (ssize_t)size;
 }
 
-// At the end: nobody seeks.
+// Appends: no caller seeks.
 ssize_t __wrap_write(int descriptor, const void *data, size_t size) {
     File *file = opened(descriptor);
     if (!file) return __real_write(descriptor, data, size);
@@ -238,7 +239,7 @@ static void *must(void *allocated) {
     return allocated;
 }
 
-// The entries are the caller's to free, as those of scandir(3).
+// The caller frees the entries, as with scandir(3).
 int __wrap_scandir(const char *path, struct dirent ***entries, int (*filter)(const struct dirent *),
                    int (*compare)(const struct dirent **, const struct dirent **)) {
     const char *name = name_of(path);

@@ -1,7 +1,8 @@
-// Runs a fuzz target on the files of a corpus, each in a process of its own: none may crash or
-// hang, and those whose name begins with "valid" must be accepted. The last line is "N passed, N
-// failed". usage: NAME [DIR], from the top directory; DIR is dev/fuzz/corpus/NAME where it is not
-// given
+// Runs a fuzz target on the files of a corpus, each in its own process. None may crash or hang, and
+// files whose name begins with "valid" must be accepted. The last line of output is "N passed, N
+// failed".
+//
+//   NAME [DIR]     run from the top directory; the default of DIR is dev/fuzz/corpus/NAME
 #include "file.h"
 #include "harness.h"
 #include <dirent.h>
@@ -15,7 +16,7 @@
 
 enum { SECONDS = 60, LARGEST = 1 << 20 };
 
-// In a child process: exit code 0: accepted, 1: refused.
+// Runs in a child process. The exit status is 0 if the input is accepted and 1 if it is refused.
 static void replay(const char *path) {
     static uint8_t input[LARGEST];
     FILE *file = fopen(path, "rb");
@@ -25,7 +26,7 @@ static void replay(const char *path) {
     }
     const size_t size = fread(input, 1, sizeof(input), file);
     fclose(file);
-    uint8_t *exact = malloc(size); // AddressSanitizer sees a read beyond its end
+    uint8_t *exact = malloc(size); // AddressSanitizer detects reads beyond its end
     if (size > 0 && !exact) _exit(2);
     if (size > 0) memcpy(exact, input, size);
     if (!freopen("/dev/null", "w", stdout)) _exit(2);

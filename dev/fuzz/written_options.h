@@ -4,7 +4,7 @@
 #include "json.h"
 #include "options.h"
 
-// Options as a log has them are JSON that can be read; fails where not.
+// Writes the options as a log does and parses the JSON. Exits with an error if it is invalid.
 static inline void check_written_options(const Options *options) {
     JsonWriter json = {0};
     json_begin(&json, '{');

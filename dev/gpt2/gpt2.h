@@ -1,4 +1,4 @@
-// GPT-2, which train_gpt2.c builds for any device.
+// GPT-2. train_gpt2.c defines it for every device.
 #ifndef GPT2_H
 #define GPT2_H
 

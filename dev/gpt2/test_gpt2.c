@@ -1,8 +1,7 @@
-// What must hold of GPT-2: gradients, reference vectors, decoding, padding, exchange with Hugging
-// Face.
+// Tests of GPT-2: gradients, reference vectors, decoding, padding, exchange with Hugging Face.
 //
-//   ./test_gpt2 [NAME]                              tests whose names contain NAME
-//   ./test_gpt2 -r FILE... [-p double|float|bf16]   reference vectors of dev/reference
+//   ./test_gpt2 [NAME]                              runs tests whose names contain NAME
+//   ./test_gpt2 -r FILE... [-p double|float|bf16]   checks reference vectors (dev/reference)
 
 #define TESTING
 #include "train_gpt2.c"
@@ -20,7 +19,7 @@
 enum { IS_DOUBLE = sizeof(real) == sizeof(double) };
 
 #define SMALL "layers=2 channels=24 heads=3 "
-#define LONG "layers=1 channels=16 heads=2 " // for more than one tile of attention
+#define LONG "layers=1 channels=16 heads=2 " // more than one tile of attention
 
 static const char *const kinds[] = {
     "attention=softmax",
@@ -33,11 +32,12 @@ static const char *const kinds[] = {
     "attention=softmax1:70",
     "attention=additive",
     "attention=additive:3"};
-// The last ones need more than one channel per head.
+// The last two, of additive attention, need more than one channel per head.
 enum { KINDS = sizeof(kinds) / sizeof(kinds[0]), SINGLE_KINDS = KINDS - 2 };
 static const ModelKinds all = {&gpt2, kinds, KINDS, 1};
 
-// Blocks of models after GPT-2: each choice with others, in every kind that takes it.
+// Blocks of models newer than GPT-2: combinations of them, with the kinds of attention that support
+// them.
 static const char *const blocks[] = {
     "norm=rms norm-eps=1e-4 ffn=swiglu ffn-size=13",
     "positions=rotary kv-heads=1 untied=true",
@@ -73,7 +73,7 @@ static void test_gradients(void) {
 static void test_gradients_padding(void) {
     model_check_kind_gradients(&all, SMALL, 21, 0.3);
     model_check_kind_gradients(&all, LONG, 139,
-                               0.9); // whole tiles of padding, rows that see nothing
+                               0.9); // whole tiles of padding, rows that see no token
 }
 
 static void test_gradients_dropout(void) {
@@ -95,7 +95,7 @@ static void test_decoding(void) {
     for (size_t i = 0; i < KINDS; i++) {
         for (size_t l = 0; l < sizeof(lengths) / sizeof(lengths[0]); l++)
             check_decoding(SMALL, kinds[i], lengths[l]);
-        check_decoding("layers=2 channels=128 heads=4 ", kinds[i], 20); // large enough for threads
+        check_decoding("layers=2 channels=128 heads=4 ", kinds[i], 20); // uses several threads
     }
 }
 
@@ -131,8 +131,8 @@ static void test_accumulation(void) {
     model_check_kind_accumulation(&all, SMALL);
 }
 
-// As GPT-2's authors describe it, and at the default configuration as large as the Fastformer it is
-// compared with (5,475,584 parameters) within 2%.
+// Initialisation and weight decay are as GPT-2's authors describe them. In the default
+// configuration the size is within 2% of the Fastformer's (5,475,584 parameters).
 static void test_parameters(void) {
     ModelTest t = model_test_create(&gpt2, "attention=cosine", 1, 2048, 32000);
     CHECK_CLOSE(t.table->parameters, 5476352, 0.02 * 5476352);
@@ -147,7 +147,7 @@ static void test_parameters(void) {
     model_test_free(&t);
 }
 
-// Checkpoints say of blocks what is not the default.
+// Metadata contain the block options that differ from the default, and no others.
 static void test_metadata(void) {
     static const char *const options[] = {"", "untied=true positions=none"};
     for (int i = 0; i < 2; i++) {
@@ -193,7 +193,7 @@ static void test_reference(void) {
     }
 }
 
-// ---- Files of Hugging Face's, made here -------------------------------------
+// ---- Making files as Hugging Face writes them -------------------------------
 
 #define TINY "layers=2 channels=8 heads=2"
 #define SIZES                                                                                      \
@@ -202,16 +202,16 @@ static void test_reference(void) {
     "{\"model_type\": \"gpt2\", " SIZES ", \"activation_function\": \"gelu_new\", \"n_ctx\": 16, " \
     "\"layer_norm_epsilon\": 1e-05, \"n_inner\": null, \"scale_attn_weights\": true}"
 
-// How a file differs from one of ours.
+// How such a file differs from one of ours.
 typedef struct {
     const char *type; // F32, F16 or BF16
     bool prefix;      // names begin with "transformer."
-    bool head;        // the tied matrix is stored again
+    bool head;        // the tied matrix is stored as the output layer, too
     bool only_head;   // and not as the embedding
-    bool masks;       // attention's buffers are stored
-    real change;      // of one element of the second copy
+    bool masks;       // the buffers of attention are stored
+    real change;      // added to one element of the second copy
     const char *missing, *extra;
-    const char *config; // text of config.json; NULL: CONFIG
+    const char *config; // content of config.json; NULL: CONFIG
 } Variant;
 
 typedef struct {
@@ -228,7 +228,7 @@ static void add_tensor(Writer *w, const char *name, const char *type, const char
     free(entry);
 }
 
-// Of multiples of 1/64 up to 2, which F16 holds exactly.
+// Converts to F16. Exact for multiples of 1/64 up to 2.
 static uint16_t half_from(float value) {
     uint32_t bits;
     memcpy(&bits, &value, sizeof(bits));
@@ -237,7 +237,7 @@ static uint16_t half_from(float value) {
            (exponent ? (uint16_t)((exponent - 112) << 10 | (bits >> 13 & 0x3ff)) : 0);
 }
 
-// A parameter with its values as `type`, the first one off by `change`.
+// Adds a parameter with its values stored as `type`; `change` is added to the first one.
 static void add_parameter(Writer *w, const char *name, const Parameter *p, const real *values,
                           const char *type, real change) {
     const size_t width = strcmp(type, "F32") == 0 ? 4 : 2;
@@ -262,7 +262,7 @@ static void add_parameter(Writer *w, const char *name, const Parameter *p, const
     free(data);
 }
 
-// model.safetensors and config.json in the case's directory; returns the path of the former.
+// Writes model.safetensors and config.json to the test's directory. Returns the path of the former.
 static const char *write_theirs(const ModelTest *t, Variant v) {
     Writer w = {0};
     for (int i = 0; i < t->table->count; i++) {
@@ -298,7 +298,7 @@ static const char *write_theirs(const ModelTest *t, Variant v) {
     return path;
 }
 
-// A model whose values all types hold exactly.
+// Creates a model whose values are exact in all three types.
 static ModelTest exact_model(const char *options) {
     ModelTest t = model_test_create(&gpt2, options, 1, 16, 1024);
     Random r = random_stream(21, RANDOM_TEST, 0, 0);
@@ -341,8 +341,8 @@ static void test_import(void) {
     model_test_free(&t);
 }
 
-// Data with a vocabulary of 1,024 in the case's directory: their files do not say what the data
-// were.
+// Writes a data set with a vocabulary of 1,024 to the test's directory. Hugging Face's files do not
+// say what data a model was trained on.
 static void write_data(void) {
     const int32_t header[SHARD_HEADER_SIZE / sizeof(int32_t)] = {SHARD_MAGIC, 1, 64};
     char shard[SHARD_HEADER_SIZE + 64 * sizeof(uint16_t)] = {0};
@@ -370,11 +370,10 @@ static void check_refused(const ModelTest *t, Variant v, const char *message) {
     CHECK_FAILS(run_program, "-e model.safetensors -i . --eval val -m 1", 1, message);
 }
 
-// Must take no quadratic time: 300,000 names are 5e10 comparisons.
+// Must not take quadratic time: with 300,000 names it would be 5e10 comparisons.
 static void import_many(void *argument) {
     (void)argument;
-    setrlimit(RLIMIT_CPU,
-              &(struct rlimit){20, 20}); // seconds; in quadratic time it would take minutes
+    setrlimit(RLIMIT_CPU, &(struct rlimit){20, 20}); // seconds; quadratic time would be minutes
     Writer w = {0};
     for (int i = 0; i < 300000; i++) {
         char *name = format_string("h.0.attn.a_name_as_long_as_theirs_are.%d", i);
@@ -461,7 +460,8 @@ static void test_other_checkpoints(void) {
 }
 
 // ---- To Hugging Face --------------------------------------------------------
-// Where DIR/model.safetensors points to; "": it is no link.
+
+// Checks what DIR/model.safetensors links to; "": it is not a link.
 static void check_link(const char *directory, const char *expected) {
     char *path = format_string("%s/model.safetensors", directory), target[256] = "";
     const ssize_t length = readlink(path, target, sizeof(target) - 1);
@@ -481,7 +481,7 @@ static void check_config(const char *directory, const void *model) {
     CHECK_CLOSE(json_find(config, "attn_pdrop")->number, plan->dropout, 0);
     Metadata *rows = NULL;
     int count = 0;
-    gpt2_read_config(config, path, &rows, &count); // refuses what it would not read again
+    gpt2_read_config(config, path, &rows, &count); // fails if it cannot be read back
     CHECK_TEXT(rows[0].key, "n_layer");
     CHECK(atoi(rows[0].value) == (int)plan->size.layers);
     metadata_free(rows, count);
@@ -490,7 +490,7 @@ static void check_config(const char *directory, const void *model) {
     free(path);
 }
 
-// Places but for the weights, which each kind has its own way.
+// Measures all statistics and checks those of the residual stream.
 static void measure_model(ModelTest *t, const Batch *batch, Statistics *s) {
     transformer_statistics(t->model, batch, s);
     CHECK(s->count == 2 * 6 + 1);
@@ -511,7 +511,7 @@ static void test_statistics(void) {
             model_check_weight_statistics(statistics_find(&s, l, "attention_weights"), &batch, 3,
                                           0);
 
-        // Scores of 0: the sink of 1 is as much as one token.
+        // With scores of 0, the sink of 1 weighs as much as one token.
         const AttentionPlan *a = &transformer_plan(t.model)->layers[0].attention;
         memset(t.values + a->qkv.weight, 0, 12 * 3 * 12 * sizeof(real));
         memset(t.values + a->qkv.bias, 0, 3 * 12 * sizeof(real));
@@ -523,7 +523,7 @@ static void test_statistics(void) {
         const Measurement *m = statistics_find(&equal, 0, "attention_weights");
         CHECK_CLOSE(measurement_sink_share(m), sink ? (1.0 / 2 + 1.0 / 3) / 2 : 0, 1e-12);
         CHECK_CLOSE(m->values.largest, sink ? 1.0 / 2 : 1, 1e-12);
-        CHECK_CLOSE(measurement_entropy(m), log(2) / 2, 1e-12); // of one key, of two alike
+        CHECK_CLOSE(measurement_entropy(m), log(2) / 2, 1e-12); // of 1 key, and of 2 equal ones
         CHECK(statistics_find(&equal, 0, "attention_scores")->values.largest == 0);
         batch.mask = mask;
         statistics_free(&s);
@@ -537,7 +537,7 @@ static void test_statistics_cosine(void) {
     ModelTest t = model_test_create(&gpt2, MEASURED "attention=cosine", 1, 3, 29);
     Batch batch = model_test_batch(&t, 0, 9);
     const AttentionPlan *a = &transformer_plan(t.model)->layers[0].attention;
-    // Every query and key is the bias: cosines are 1, or -1 where keys point the other way.
+    // Every query and key equals its bias: cosines are 1, or -1 if the key points the other way.
     memset(t.values + a->qkv.weight, 0, 12 * 3 * 12 * sizeof(real));
     for (size_t i = 0; i < 24; i++) t.values[a->qkv.bias + i] = (real)(i < 20 ? 0.1 : -0.1);
     for (size_t h = 0; h < 3; h++) t.values[a->learned[0] + h] = (real)0.5;
@@ -556,8 +556,8 @@ static void test_statistics_cosine(void) {
     model_test_free(&t);
 }
 
-// Every query and key is the bias, and every value of it 0.5: with keys that point the other way
-// ReLU leaves nothing of a row.
+// Every query and key equals its bias, and all values are 0.5. If keys point the other way, ReLU
+// makes a whole row 0.
 static void test_statistics_pairwise(void) {
     ModelTest t = model_test_create(
         &gpt2, MEASURED "attention=pairwise activation=relu cosine-power=0", 1, 3, 29);
@@ -569,7 +569,7 @@ static void test_statistics_pairwise(void) {
     cpu_model_write(t.model, MODEL_VALUES, t.values);
     Statistics s = {0};
     transformer_statistics(t.model, &batch, &s);
-    // Of the heads two have scores of 4 / sqrt(4), row by row the sum over 1, 2, 3 keys.
+    // Two of the three heads have scores of 4 / sqrt(4); rows sum over 1, 2 and 3 keys.
     CHECK_CLOSE(statistics_find(&s, 0, "row_sums")->values.mean, 2 * (2 + 4 + 6) / 9.0, 1e-6);
     CHECK_CLOSE(statistics_find(&s, 0, "dead_rows")->values.mean, 1.0 / 3, 1e-6);
     CHECK_CLOSE(statistics_find(&s, 0, "attention_scores")->values.largest, 2, 1e-6);
@@ -596,7 +596,7 @@ static void check_export(const char *options, bool expected) {
     checkpoint_save_best(&run, directory, 5, &(Evaluation){.loss = 1.5, .tokens = 9});
     checkpoint_save(&run, directory, &(Progress){.step = 6}, 1);
     check_link(directory, expected ? "best.safetensors" : "");
-    huggingface_check_output(&run, directory); // a run may resume there
+    huggingface_check_output(&run, directory); // a run may resume in it
     if (expected) check_config(directory, t.model);
     char *config = format_string("%s/config.json", directory);
     CHECK(file_exists(config) == expected);
@@ -611,7 +611,7 @@ static void test_export(void) {
     check_export(TINY " attention=cosine", false);
 }
 
-// The program's own directory is one that the program reads.
+// The program can read the directories that it writes.
 static void test_export_program(void) {
 #define RUN " -m 2 -b 2 -t 16 -L 1 -C 8 -H 2"
     check_runs("-o run -x 4 -v 2" RUN);

@@ -1,16 +1,16 @@
-// What must hold of GPT-2 on the GPU: the reference vectors, and that it is the CPU's model.
+// Tests of GPT-2 on the GPU: it reproduces the reference vectors and the CPU's results.
 //
-//   ./test_gpt2cu [NAME]    tests whose names contain NAME
+//   ./test_gpt2cu [NAME]    runs tests whose names contain NAME
 
 #include "gpu_model_test.cuh"
 extern "C" {
 #include "gpt2.h"
 }
 
-ModelType gpt2_on_gpu(); // of train_gpt2.cu, which is linked
+ModelType gpt2_on_gpu(); // in train_gpt2.cu
 
 #define SMALL "layers=2 channels=24 heads=3 "
-#define LONG "layers=1 channels=16 heads=2 " // for more than one tile of attention
+#define LONG "layers=1 channels=16 heads=2 " // more than one tile of attention
 
 static const char *const kinds[] = {"attention=softmax", "attention=softmax1", "attention=cosine",
                                     "attention=cosine cosine-power=0.5"};
@@ -54,7 +54,7 @@ static void test_step_bf16() {
     check_steps(SMALL, "dropout=0.2", "bf16", 37, 0, 5e-2);
     check_steps("layers=1 channels=128 heads=2", "dropout=0.1", "bf16", 70, 0.2, 5e-2);
     gpu_check_step(pair(), "layers=1 channels=136 heads=4 dropout=0.1", "bf16", 20, 0,
-                   5e-2); // a kernel for each part of the feed-forward network
+                   5e-2); // one kernel per part of the feed-forward network
     check_steps(SMALL, "dropout=0", "tf32", 37, 0, 2e-2);
 }
 
@@ -70,7 +70,7 @@ static void test_training() {
     gpu_check_kinds(pair(), SMALL, kinds);
     gpu_check_training(pair(), LONG "dropout=0.1", "bf16", 2e-2);
     gpu_check_bits(pair().gpu, LONG "dropout=0.1", "fp32");
-    // Planned for so many tokens that products for gradients of weights do not wait for each other.
+    // A model planned for 320 sequences has too many tokens to group its weight gradient products.
     gpu_check_kept(pair().gpu, SMALL "dropout=0.1", "bf16", SMALL "dropout=0.1", 320);
 }
 
@@ -117,7 +117,7 @@ static void test_nodes() {
     gpu_check_nodes(pair().gpu, "layers=6 channels=24 heads=3 dropout=0.1", 134);
 }
 
-// Layers of several kinds, with windows: the CPU's model, step by step.
+// Layers of several kinds of attention, with windows.
 static void test_hybrid() {
     const char *const hybrid = "layers=4 channels=24 heads=3 attention=additive*3+softmax:7 "
                                "windows=3,5,8,global rescale=3 dropout=0.1";
@@ -132,7 +132,7 @@ static void test_hybrid() {
     gpu_check_statistics(pair(), hybrid);
 }
 
-// Blocks of today, with biases.
+// The blocks of newer models, with biases.
 static void test_blocks() {
     const char *const options = "layers=2 channels=24 heads=6 dropout=0.2 kv-heads=3 norm=rms "
                                 "positions=rotary scores=rescaled rescale=3 untied=true ffn=";

@@ -1,15 +1,16 @@
-// GPT-2 on the CPU (Radford et al., "Language Models are Unsupervised Multitask Learners", 2019)
-// with the numbers of Hugging Face's class: the baseline, with any causal kind of attention.
-// Parameters, forward, backward, exchange with Hugging Face and options, top to bottom.
+// GPT-2 on the CPU (Radford et al., "Language Models are Unsupervised Multitask Learners", 2019),
+// computing the same function as Hugging Face's class. It is the baseline, with any causal kind of
+// attention.
+// Options, parameters, forward, backward and exchange with Hugging Face, top to bottom.
 //
-// B batch, T sequence length, M = B*T, C channels, H heads, D = C/H, V vocabulary, L layers. A
-// layer:
+// B batch size, T sequence length, M = B*T, C channels, H heads, D = C/H, V vocabulary size,
+// L layers. A layer computes:
 //
 //   q, k, v = split(LayerNorm(x) W_qkv + b)
 //   x       = x + dropout(attention(q, k, v) W_proj + b)
 //   x       = x + dropout(GELU(LayerNorm(x) W_up + b) W_down + b)
 //
-// attention: softmax, GPT-2's own, or another kind (attention_type.h), layer by layer.
+// attention: softmax as in GPT-2, or another kind (attention_type.h), chosen per layer.
 
 #include "attention_options.h"
 #include "block_options.h"
@@ -38,11 +39,12 @@ static const Option gpt2_options[] = {
     DROPOUT_OPTION,
 };
 
-// ---- Parameters, under the names of Hugging Face's class --------------------
-// Its Conv1D stores weights as (in, out).
+// ---- Parameters, with the names of Hugging Face's class ---------------------
+
+// Hugging Face's Conv1D stores weights as (in, out).
 static void add_layer(ParameterTable *table, TransformerPlan *p, size_t l) {
     const size_t C = p->size.channels;
-    // 2L sublayers are added to the residual stream: this keeps its variance that of one.
+    // 2L sublayers are added to the residual stream; 1/sqrt(2L) gives the sum the variance of one.
     const double plain = 0.02, residual = 0.02 / sqrt(2 * (double)p->size.layers);
     AttentionPlan *attention = &p->layers[l].attention;
     const LinearShape qkv = {plan_qkv_rows(p, attention), C, WEIGHT_IN_OUT, true, plain};
@@ -87,7 +89,8 @@ static void gpt2_backward(const Blocks *blocks, const BlockPass *pass,
 }
 
 // ---- Exchange with Hugging Face's GPT2LMHeadModel ---------------------------
-// What its config.json may choose and this program computes in one way.
+
+// Members of config.json for which this program supports one value.
 static const ConfigMember fixed_members[] = {
     {"activation_function", {.kind = JSON_STRING, .string = (char[]){"gelu_new"}}},
     {"layer_norm_epsilon", {.kind = JSON_NUMBER, .number = 1e-5}},
@@ -103,7 +106,7 @@ static const ConfigSize config_sizes[] = {{"n_layer", "n_layer", MAX_LAYERS},
                                           {"vocab_size", "vocab_size", INT32_MAX}};
 static const ConfigShape config_shape = CONFIG_SHAPE(config_sizes, fixed_members);
 
-// The metadata of the checkpoint that this program would have written.
+// Adds the metadata that this program would write into a checkpoint of the model.
 static void gpt2_read_config(const Json *config, const char *source, Metadata **rows, int *count) {
     huggingface_read_shape(config, &config_shape, source, rows, count);
     metadata_add(rows, count, "attention", copy_string("softmax"));
@@ -120,8 +123,8 @@ static bool ends_with(const char *text, const char *end) {
     return length >= size && strcmp(text + length - size, end) == 0;
 }
 
-// A model that was saved without its output layer has no "transformer." before its names; one that
-// was saved with it may hold the tied matrix twice. Old files hold the causal mask, too.
+// Names lack the prefix "transformer." if the model was saved without its output layer. If it was
+// saved with it, the tied matrix may be stored twice. Old files also contain the causal mask.
 static char *gpt2_tensor_name(const char *theirs, const Safetensors *file) {
     (void)file;
     if (ends_with(theirs, ".attn.bias") || ends_with(theirs, ".attn.masked_bias")) return NULL;
@@ -130,7 +133,7 @@ static char *gpt2_tensor_name(const char *theirs, const Safetensors *file) {
                          theirs);
 }
 
-// The other kinds of attention have no class there.
+// Returns false if Hugging Face has no class for the model.
 static bool gpt2_write_config(const void *model, JsonWriter *w) {
     const TransformerPlan *plan = transformer_plan(model);
     const ModelSizes *size = &plan->size;
@@ -153,7 +156,7 @@ static const Exchange gpt2_exchange = {
     .write_config = gpt2_write_config,
 };
 
-// ---- What the training loop calls -------------------------------------------
+// ---- The model as the training loop sees it ---------------------------------
 
 static void gpt2_describe(const void *model, Metadata **rows, int *count) {
     const TransformerPlan *plan = transformer_plan(model);

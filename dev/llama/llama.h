@@ -1,4 +1,4 @@
-// Llama, which train_llama.c builds for any device.
+// Llama. train_llama.c defines it for every device.
 #ifndef LLAMA_H
 #define LLAMA_H
 

@@ -1,7 +1,7 @@
-// What must hold of Llama: gradients, reference vectors, decoding, exchange with Hugging Face.
+// Tests of Llama: gradients, reference vectors, decoding, exchange with Hugging Face.
 //
-//   ./test_llama [NAME]                              tests whose names contain NAME
-//   ./test_llama -r FILE... [-p double|float|bf16]   reference vectors of dev/reference
+//   ./test_llama [NAME]                              runs tests whose names contain NAME
+//   ./test_llama -r FILE... [-p double|float|bf16]   checks reference vectors (dev/reference)
 
 #define TESTING
 #include "train_llama.c"
@@ -69,7 +69,8 @@ static void test_reference(void) {
 }
 
 // ---- Exchange with Hugging Face ---------------------------------------------
-// Reads a config.json; what our metadata would say, fresh: "KEY=VALUE ...".
+
+// Reads a config.json. Returns it as our metadata, "KEY=VALUE ...", to be freed by the caller.
 static char *read_text(const char *text) {
     Json *config = json_parse(text, strlen(text), "config.json");
     Metadata *rows = NULL;
@@ -141,7 +142,8 @@ static void test_names(void) {
     check_name("model.layers.0.self_attn.rotary_emb.inv_freq", true, NULL);
 }
 
-// What is written is read as what the model was made of; NULL: there is no such class.
+// Writes a config.json and checks that reading it gives `expected`. type NULL: Hugging Face has no
+// such class.
 static void check_config(const char *options, const char *type, const char *expected) {
     ModelTest t = model_test_create(&llama, options, 1, 16, 29);
     JsonWriter w = {0};

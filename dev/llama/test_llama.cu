@@ -1,14 +1,14 @@
-// What must hold of Llama on the GPU: the reference vectors, and that it is the CPU's model, with
-// any of its blocks.
+// Tests of Llama on the GPU: it reproduces the reference vectors and, with every kind of block, the
+// CPU's results.
 //
-//   ./test_llamacu [NAME]    tests whose names contain NAME
+//   ./test_llamacu [NAME]    runs tests whose names contain NAME
 
 #include "gpu_model_test.cuh"
 extern "C" {
 #include "llama.h"
 }
 
-ModelType llama_on_gpu(); // of train_llama.cu, which is linked
+ModelType llama_on_gpu(); // in train_llama.cu
 
 #define SMALL "layers=2 channels=24 heads=4 "
 #define HYBRID "layers=4 channels=24 heads=4 attention=additive*3+softmax:7 rescale=3 kv-heads=2 "
@@ -79,8 +79,8 @@ static void test_nodes() {
     gpu_check_nodes(pair().gpu, "layers=6 channels=24 heads=4 kv-heads=2 dropout=0.1", 134);
 }
 
-// Layers of additive attention, as they are, and of softmax, whose queries and keys are prepared.
-// Planned for many tokens, products for gradients of weights do not wait for each other.
+// Layers of additive attention and of softmax attention, which prepares its queries and keys. The
+// last check plans for 320 sequences, too many tokens to group weight gradient products.
 static void test_hybrid() {
     const char *const hybrid = HYBRID "dropout=0.1 windows=3,5,8,global";
     for (int64_t length : {1, 37}) gpu_check_step(pair(), hybrid, "fp32", length, 0.2, 1e-4);

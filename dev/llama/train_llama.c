@@ -1,10 +1,11 @@
 // Llama on the CPU (Touvron et al., "LLaMA: Open and Efficient Foundation Language Models", 2023)
-// with the numbers of Hugging Face's class, and Qwen 3, which normalises queries and keys: a
-// decoder of today's blocks, any of which can be exchanged. Parameters, forward, backward, exchange
-// with Hugging Face and options, top to bottom.
+// and Qwen 3, which normalises queries and keys, computing the same functions as Hugging Face's
+// classes. Each block can be replaced by another one. Options, parameters, forward, backward and
+// exchange with Hugging Face, top to bottom.
 //
-// B batch, T sequence length, M = B*T, C channels, H heads, H' heads of keys and values, D = C/H, F
-// channels inside the feed-forward network, V vocabulary, L layers. A layer:
+// B batch size, T sequence length, M = B*T, C channels, H heads, H' heads of keys and values,
+// D = C/H, F channels inside the feed-forward network, V vocabulary size, L layers. A layer
+// computes:
 //
 //   q, k, v = split(RMSNorm(x) W_qkv)
 //   x       = x + dropout(attention(rotate(q), rotate(k), v) W_o)
@@ -38,7 +39,7 @@ static const Option llama_options[] = {
     DROPOUT_OPTION,
 };
 
-// ---- Parameters, under the names of Hugging Face's class --------------------
+// ---- Parameters, with the names of Hugging Face's class ---------------------
 
 static void add_layer(ParameterTable *table, TransformerPlan *p, size_t l) {
     static const char *const qkv[] = {"q_proj", "k_proj", "v_proj"}, *const gated[] = {"gate_proj",
@@ -94,7 +95,8 @@ static void llama_backward(const Blocks *blocks, const BlockPass *pass,
 }
 
 // ---- Exchange with Hugging Face's LlamaForCausalLM and Qwen3ForCausalLM -----
-// What their config.json may choose and this program computes in one way.
+
+// Members of config.json for which this program supports one value.
 static const ConfigMember fixed_members[] = {
     {"hidden_act", {.kind = JSON_STRING, .string = (char[]){"silu"}}},
     {"attention_bias", {.kind = JSON_BOOL, .boolean = false}},
@@ -110,7 +112,8 @@ static const ConfigSize config_sizes[] = {{"num_hidden_layers", "num_hidden_laye
                                           {"intermediate_size", "intermediate_size", MAX_INNER}};
 static const ConfigShape config_shape = CONFIG_SHAPE(config_sizes, fixed_members);
 
-// A member that may be missing, or null, which means `usual`.
+// Returns a member of config.json; NULL if it is missing or null. Exits with an error if it has
+// another kind.
 static const Json *optional_member(const Json *config, const char *key, JsonKind kind,
                                    const char *source) {
     const Json *found = json_find(config, key);
@@ -124,7 +127,7 @@ static double number_or(const Json *config, const char *key, double usual, const
     return found ? found->number : usual;
 }
 
-// Positions may be rotated by angles that are scaled, which this program does not.
+// Exits with an error if the angles of rotary positions are scaled, which is not supported.
 static void check_rotary_kind(const Json *parameters, const char *source) {
     static const char *const members[] = {"rope_type", "type"};
     bool proportional = false;
@@ -156,7 +159,7 @@ static Rotary read_rotary(const Json *config, const char *source) {
         number_or(parameters, "partial_rotary_factor", 1, source)};
 }
 
-// The metadata of the checkpoint that this program would have written.
+// Adds the metadata that this program would write into a checkpoint of the model.
 static void llama_read_config(const Json *config, const char *source, Metadata **rows, int *count) {
     const double heads = (double)json_integer(config, "num_attention_heads", 1, MAX_HEADS, source),
                  channels = (double)json_integer(config, "hidden_size", 1, MAX_CHANNELS, source);
@@ -178,8 +181,8 @@ static void llama_read_config(const Json *config, const char *source, Metadata *
     metadata_add(rows, count, "scores", copy_string(qwen3 ? "qknorm" : "plain"));
 }
 
-// A model that was saved without its output layer has no "model." before its names; one whose
-// output is tied may hold the matrix twice. Old files hold the frequencies of positions, too.
+// Names lack the prefix "model." if the model was saved without its output layer. If the output is
+// tied, the matrix may be stored twice. Old files also contain the frequencies of rotary positions.
 static char *llama_tensor_name(const char *theirs, const Safetensors *file) {
     if (strstr(theirs, "rotary_emb.inv_freq")) return NULL;
     if (strcmp(theirs, "lm_head.weight") == 0)
@@ -193,7 +196,7 @@ static bool is_qwen3(const void *model) {
     return transformer_plan(model)->layers[0].attention.scores == SCORES_QKNORM;
 }
 
-// Other blocks have no class there, nor has a layer with a window.
+// Returns whether Hugging Face has a class for these blocks. It has none for layers with windows.
 static bool has_class(const TransformerPlan *p) {
     const ScoresKind scores = p->layers[0].attention.scores;
     return plan_attends(p, ATTENTION_SOFTMAX) && !plan_has_windows(p) && plan_shifted(p) == 0 &&
@@ -203,7 +206,7 @@ static bool has_class(const TransformerPlan *p) {
 
 static void write_rotary(JsonWriter *w, Rotary rotary) {
     json_add_number(w, "rope_theta", rotary.base);
-    json_key(w, "rope_parameters"); // as versions from 5 on have it
+    json_key(w, "rope_parameters"); // the form of transformers 5 and later
     json_begin(w, '{');
     json_add_string(w, "rope_type", rotary.part < 1 ? "proportional" : "default");
     json_add_number(w, "rope_theta", rotary.base);
@@ -243,7 +246,7 @@ static const Exchange llama_exchange = {
     .write_config = llama_write_config,
 };
 
-// ---- What the training loop calls -------------------------------------------
+// ---- The model as the training loop sees it ---------------------------------
 
 static void llama_describe(const void *model, Metadata **rows, int *count) {
     if (plan_has_windows(transformer_plan(model)))

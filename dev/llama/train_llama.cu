@@ -1,4 +1,4 @@
-// Llama and Qwen 3 on the GPU: the model of train_llama.c, in the precisions of GPT-2's program.
+// Llama and Qwen 3 on the GPU: the model of train_llama.c. Precisions are those of train_gpt2.cu.
 
 #include "on_gpu.h"
 extern "C" {

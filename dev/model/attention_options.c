@@ -9,8 +9,8 @@
 #include <string.h>
 
 // ---- windows ----------------------------------------------------------------
-// A number of at least 1, or "global"; 0 means global, as does a window that spans every position.
-// false: it is neither.
+// Parses a number of at least 1, or "global". *window is 0 for global and for a window that spans
+// all positions. Returns false if the text is neither.
 static bool read_window(const char *text, size_t length, size_t positions, size_t *window) {
     *window = 0;
     if (length == 6 && strncmp(text, "global", 6) == 0) return true;
@@ -32,8 +32,8 @@ static size_t parse_window(const char *text, size_t length, size_t positions, co
     return window;
 }
 
-// A list is separated by commas or blanks, in brackets or not (as the published checkpoints write
-// it).
+// Parses a list separated by commas or spaces, optionally in brackets (as in the published
+// checkpoints).
 static void parse_windows(AttentionPlan *plans, const char *list, size_t layers, size_t positions) {
     if (strcmp(list, "global") == 0) return;
     if (strcmp(list, "auto") == 0) {
@@ -79,14 +79,14 @@ void attention_extend(Safetensors *file, int64_t positions) {
 
 // ---- kinds ------------------------------------------------------------------
 
-// What is read, for one line if it makes no sense.
+// The text to parse, for error messages.
 typedef struct {
-    const char *text; // all of it
+    const char *text; // the whole option
     size_t layers, positions;
     bool causal;
 } AttentionText;
 
-// "softmax|softmax1|cosine", fresh: the kinds that work in a direction.
+// Returns the kinds that support a direction, "softmax|softmax1|cosine", allocated.
 static char *kind_names(bool causal) {
     char *names = copy_string("");
     for (int kind = 0; kind < ATTENTION_KINDS; kind++) {
@@ -97,12 +97,12 @@ static char *kind_names(bool causal) {
     return names;
 }
 
-// KIND or KIND:WINDOW.
+// Parses KIND or KIND:WINDOW.
 static AttentionPlan parse_kind(const AttentionText *from, const char *entry, size_t length) {
     const char *colon = memchr(entry, ':', length);
     const size_t name = colon ? (size_t)(colon - entry) : length;
     AttentionPlan plan = attention_plan(attention_find(entry, name, from->causal), from->causal);
-    plan.window = SIZE_MAX; // whatever --windows says
+    plan.window = SIZE_MAX; // the one of --windows
     if (plan.kind == ATTENTION_KINDS)
         fail_usage("--attention %s: \"%.*s\" is no %s attention; expected %s", from->text,
                    (int)name, entry, from->causal ? "causal" : "bidirectional",
@@ -115,8 +115,8 @@ static AttentionPlan parse_kind(const AttentionText *from, const char *entry, si
     return plan;
 }
 
-// The entry at `entry`, in plans[count] and as often after it as its *N says; returns how many it
-// makes, of which those beyond the last layer are not stored.
+// Parses an entry, KIND or KIND*N, into the N plans from plans[count] on; plans after the last
+// layer are not stored. Returns N.
 static size_t parse_entry(const AttentionText *from, AttentionPlan *plans, size_t count,
                           const char *entry, size_t length) {
     const char *star = memchr(entry, '*', length);
@@ -132,7 +132,7 @@ static size_t parse_entry(const AttentionText *from, AttentionPlan *plans, size_
     return times;
 }
 
-// Entries separated by `separator`; how many layers they are.
+// Parses entries separated by `separator`. Returns the number of layers that they describe.
 static size_t parse_entries(const AttentionText *from, AttentionPlan *plans,
                             const char *separator) {
     size_t count = 0;
@@ -157,7 +157,7 @@ static void parse_attention(const AttentionText *from, AttentionPlan *plans) {
     for (size_t l = count; l < from->layers; l++) plans[l] = plans[l - count];
 }
 
-// What options say of the other kinds makes sense, too.
+// Checks the options of all kinds, including those that no layer uses.
 static void check_options(const Options *options, bool causal) {
     for (size_t kind = 0; kind < ATTENTION_KINDS; kind++) {
         const AttentionType *type = &attention_types[kind];

@@ -1,13 +1,13 @@
-// --attention and --windows: the kind and the window of every layer, in whichever model.
+// --attention and --windows: the kind and the window of every layer of any model.
 //
 //   --attention KIND              all layers
 //   --attention KIND,KIND,...     one entry per layer
-//   --attention KIND*3+KIND       a pattern that repeats; its length divides the number of layers
-//   --windows auto                layer l sees 4 * 2^l tokens, the last one all
-//   --windows global              every layer sees all
+//   --attention KIND*3+KIND       a repeated pattern; its length divides the number of layers
+//   --windows auto                layer l sees 4 * 2^l tokens, the last layer all tokens
+//   --windows global              every layer sees all tokens
 //   --windows 4,8,global          one entry per layer
 //
-// KIND:N instead of KIND gives the window of its layers, whatever --windows says; KIND:global, too.
+// KIND:N or KIND:global instead of KIND sets the window of these layers and overrides --windows.
 #ifndef MODEL_ATTENTION_OPTIONS_H
 #define MODEL_ATTENTION_OPTIONS_H
 
@@ -15,7 +15,7 @@
 #include "metadata.h"
 
 // clang-format off
-// Rows of options. `silent`: checkpoints say nothing of the default, as those of earlier versions.
+// Rows of options. `silent`: checkpoints omit the default, as earlier versions did.
 #define ATTENTION_OPTION(usual, silent) \
     {.name = OPT_ATTENTION, .kind = OPTION_TEXT, .scope = OPTION_MODEL, .value = "KIND", \
      .initial = usual, .implied = silent, .group = "Model", \
@@ -49,14 +49,14 @@
      .group = OPTION_GROUP_MORE, .help = "additive: vectors to pool"}
 // clang-format on
 
-// What these options say of each layer (fresh, (layers)), of a model with so many positions:
-// everything but the parameters, which it has none of. Only causal attention has windows. Ends the
-// program where they make no sense.
+// Returns each layer's attention, (layers), allocated, as these options define it for a model with
+// this many positions. The plans have no parameters yet. Only causal attention has windows. Exits
+// with an error if the options are invalid.
 AttentionPlan *attention_plans(const Options *options, size_t layers, size_t positions,
                                bool causal);
 
-// Rewrites the metadata of windows in a checkpoint whose positions become more: a window that spans
-// all positions spans all of more positions, too. ModelType.extend.
+// Rewrites the windows in a checkpoint's metadata for a larger number of positions: a window that
+// spans all positions still does so afterwards. Implements ModelType.extend.
 void attention_extend(Safetensors *file, int64_t positions);
 
 #endif

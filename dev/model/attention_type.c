@@ -5,17 +5,17 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const double DEVIATION = 0.02; // of vectors that score
+static const double DEVIATION = 0.02; // initialisation of score vectors
 enum { ANY_SCORES = 1 << SCORES_PLAIN | 1 << SCORES_RESCALED | 1 << SCORES_QKNORM };
 
 // ---- pairs of queries and keys ----------------------------------------------
-// Of the products with the keys and values that a query sees.
+// FLOP of the products with the keys and values that a query sees.
 static double pair_flops(size_t channels, size_t heads, double queries, double keys) {
     (void)heads;
     return 4 * queries * keys * (double)channels;
 }
 
-// A key and a value per token that is still seen, of each head of keys.
+// A key and a value per visible token and key head.
 static double pair_state(const AttentionPlan *plan, size_t channels, size_t heads, double tokens) {
     const double window = (double)plan->window,
                  groups = (double)(plan->groups ? plan->groups : heads);
@@ -29,7 +29,7 @@ static void softmax1_configure(AttentionPlan *plan, const Options *options) {
 }
 
 // ---- cosine -----------------------------------------------------------------
-// --cosine-power: a number from 0 to 1; -1: "learned".
+// Parses --cosine-power, a number from 0 to 1. Returns -1 for "learned".
 static double cosine_power(const char *text) {
     if (strcmp(text, "learned") == 0) return -1;
     char *end;
@@ -52,13 +52,13 @@ static void cosine_parameters(AttentionPlan *plan, ParameterTable *table, const 
     plan->learned[0] = add_vector(table, name, heads, 0.5);
 }
 
-// Of the products with the state (D, D) of a head.
+// FLOP of the products with each head's state (D, D).
 static double cosine_flops(size_t channels, size_t heads, double queries, double keys) {
     (void)keys;
     return 4 * ((double)channels / (double)heads) * queries * (double)channels;
 }
 
-// One (D, D) per head; with a window its keys and values.
+// One (D, D) per head, or the keys and values of the window.
 static double cosine_state(const AttentionPlan *plan, size_t channels, size_t heads,
                            double tokens) {
     if (plan->window > 0) return pair_state(plan, channels, heads, tokens);
@@ -85,16 +85,16 @@ static void additive_parameters(AttentionPlan *plan, ParameterTable *table, cons
     }
 }
 
-// Not of matrix products, which is what FLOP are counted of.
+// 0: only FLOP of matrix products are counted, and this kind has none.
 static double additive_flops(size_t channels, size_t heads, double queries, double keys) {
     (void)channels, (void)heads, (void)queries, (void)keys;
     return 0;
 }
 
-// Two poolings per head: a window's rows, two sums, and each one's weight.
+// Two poolings per head, each with a window's rows and two sums, all with their weights.
 static double additive_state(const AttentionPlan *plan, size_t channels, size_t heads,
                              double tokens) {
-    const size_t numbers = plan->scores == SCORES_PLAIN ? 2 : 1; // of a head's row but for x
+    const size_t numbers = plan->scores == SCORES_PLAIN ? 2 : 1; // per head's row, without x
     (void)tokens;
     return 2 * ((double)plan->window + 3) * (double)(channels + numbers * heads);
 }
@@ -107,7 +107,7 @@ static void global_parameters(AttentionPlan *plan, ParameterTable *table, const 
     plan->learned[0] = add_matrix(table, name, 2, channels, DEVIATION);
 }
 
-// Of two scores and two sums of 2 a channel, and the product with values.
+// Two scores and two sums of 2 FLOP per channel each, and the product with values.
 static double global_flops(size_t channels, size_t heads, double queries, double keys) {
     (void)heads, (void)keys;
     return 9 * queries * (double)channels;

@@ -6,13 +6,14 @@
 #include <string.h>
 
 static size_t inner_size(const Options *options, size_t channels, ActivationKind activation) {
-    enum { STEP = 32 }; // a multiple of this is as fast as products get
+    enum { STEP = 32 }; // matrix products are fastest with multiples of this
     const size_t given = (size_t)options_integer(options, OPT_FFN_SIZE);
     if (given > 0) return given;
     return activation == SWIGLU ? (8 * channels / 3 + STEP - 1) / STEP * STEP : 4 * channels;
 }
 
-// How a layer scores: as --scores says (-1: nothing) where its kind can, else as is usual of it.
+// Sets a layer's scores: those of --scores (-1: not given) if its kind supports them, else its
+// default.
 static void choose_scores(AttentionPlan *a, int scores, const Options *options, size_t layer) {
     const AttentionType *type = &attention_types[a->kind];
     if (scores > SCORES_PLAIN && type->compares && !type->scores)
@@ -34,7 +35,7 @@ static Rotary read_rotary(const Options *options, size_t head_size) {
     return rotary;
 }
 
-// Scores, and what else is done to queries and keys in the layers whose kind compares them.
+// Sets scores, grouped heads and rotation in the layers whose kind compares queries with keys.
 static void prepare_attention(TransformerPlan *p, const Options *options) {
     const bool rotary = p->positions == POSITIONS_ROTARY;
     const long long groups = options_integer(options, OPT_KV_HEADS);
@@ -64,7 +65,7 @@ static void prepare_attention(TransformerPlan *p, const Options *options) {
                    rotary ? "--positions rotary" : "--kv-heads");
 }
 
-// Of the input of each layer's attention.
+// Returns how many input channels of each attention layer come from the previous token.
 static size_t shifted_channels(const Options *options, size_t channels) {
     const double part = options_number(options, OPT_TOKEN_SHIFT);
     const size_t shifted = (size_t)(part * (double)channels + 0.5);
@@ -74,7 +75,7 @@ static size_t shifted_channels(const Options *options, size_t channels) {
 }
 
 void plan_choose_blocks(TransformerPlan *p, const Options *options, ActivationKind gelu) {
-    // In the order of their choices, as PositionKind is.
+    // In the order of the option's choices, like PositionKind.
     const ActivationKind kinds[] = {gelu, RELU, RELU2, SWIGLU};
     p->rms = strcmp(options_text(options, OPT_NORM), "rms") == 0;
     p->epsilon = options_number(options, OPT_NORM_EPS);

@@ -1,5 +1,5 @@
-// The blocks that decoders are made of: norm, positions, feed-forward network, scores, grouped
-// heads and output layer. Each model has its own defaults, of which its checkpoints say nothing.
+// Options for the blocks of decoders: norm, positions, feed-forward network, scores, grouped heads
+// and output layer. Each model has its own defaults, which its checkpoints omit.
 #ifndef MODEL_BLOCK_OPTIONS_H
 #define MODEL_BLOCK_OPTIONS_H
 
@@ -46,33 +46,33 @@
 
 enum { MAX_INNER = 1 << 20 };
 
-// What they say, for a plan that plan_create() made. Rotary positions, scores and grouped heads are
-// those of the layers that compare queries with keys. `gelu`: which one the model means. Ends the
-// program where they make no sense.
+// Applies these options to a plan made by plan_create(). Rotary positions, scores and grouped heads
+// apply to the layers that compare queries with keys. `gelu`: the model's variant of GELU. Exits
+// with an error if the options are invalid.
 void plan_choose_blocks(TransformerPlan *plan, const Options *options, ActivationKind gelu);
 
-// Whether all of them are those of GPT-2 and the published Fastformer.
+// Returns whether all blocks are those of GPT-2 and the published Fastformer.
 bool plan_has_usual_blocks(const TransformerPlan *plan, ActivationKind gelu);
 
 // ---- parameters of these blocks ---------------------------------------------
-// Names are made as by printf.
+// Names are printf formats.
 
 NormParameters plan_add_norm(const TransformerPlan *plan, ParameterTable *table, const char *name,
                              ...) __attribute__((format(printf, 3, 4)));
 
-// Rows of W_qkv, (H + 2H') D; of W_up, F or twice that.
+// Return the rows of W_qkv, (H + 2H') D, and of W_up, F or 2F.
 size_t plan_qkv_rows(const TransformerPlan *plan, const AttentionPlan *attention);
 size_t plan_up_rows(const TransformerPlan *plan);
 
-// Positions, where they are learned.
+// Adds the position embedding if positions are learned.
 void plan_add_positions(TransformerPlan *plan, ParameterTable *table, const char *name);
 
-// What a layer's attention has in addition to its products: the gains of --scores qknorm,
-// PREFIX.q_norm.weight and PREFIX.k_norm.weight, and what its kind adds under PREFIX.
+// Adds the parameters of a layer's attention other than its linear layers: the gains of --scores
+// qknorm, PREFIX.q_norm.weight and PREFIX.k_norm.weight, and the kind's own, PREFIX.NAME.
 void plan_add_attention(const TransformerPlan *plan, AttentionPlan *attention,
                         ParameterTable *table, const char *prefix);
 
-// The output layer's own weight, if it has one; it is the last parameter.
+// Adds the output layer's weight if it is untied; it is the last parameter.
 void plan_add_output(TransformerPlan *plan, ParameterTable *table, const char *name);
 
 #endif

@@ -13,7 +13,7 @@ size_t add_vector(ParameterTable *table, const char *name, size_t size, double v
     return parameter_add(table, name, 1, (int64_t[]){(int64_t)size}, false, value, 0);
 }
 
-// A layer's name, and those of its parameters. One that is cut off is too long for parameter_add().
+// The names of a layer and its parameters. parameter_add() rejects a truncated name as too long.
 typedef struct {
     char layer[PARAMETER_NAME], weight[PARAMETER_NAME + 8], bias[PARAMETER_NAME + 8];
 } Names;

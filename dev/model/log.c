@@ -24,27 +24,27 @@ enum { EPOCH, STEP, LOSS, RATE, NORM, SPEED, TIME_LEFT, PEAK, FIELDS }; // of a 
 struct Log {
     char *path; // of log.jsonl; NULL: only the terminal
     int file;
-    bool json;          // standard output has its lines, and nothing for the user
-    JsonWriter line;    // the object that is open
-    bool terminal;      // is stdout one?
+    bool json;          // log lines go to standard output, and nothing else does
+    JsonWriter line;    // the open object
+    bool terminal;      // stdout is a terminal
     bool progress;      // the cursor is after a progress line
     bool stepped;       // a step was reported
-    int widths[FIELDS]; // of a progress line's values so far
+    int widths[FIELDS]; // largest so far of a progress line's values
     double time_offset; // "seconds" minus the clock
-    BestLoss best;      // of the lines that were kept,
-    char *validation;   // on the split of that id; NULL: unknown
+    BestLoss best;      // of the lines that were kept
+    char *validation;   // id of the validation split of `best`; NULL: unknown
 };
 
 // ---- log.jsonl --------------------------------------------------------------
 
-// What is kept of a log.
+// The lines of a log that are kept.
 typedef struct {
     char *text;
     size_t size;
-    double seconds;   // the greatest
-    BestLoss best;    // the last,
-    char *validation; // of evaluations on the split of that id, fresh; NULL: unknown
-    size_t damaged;   // number of the first line that is no JSON; 0: none so far
+    double seconds;   // the largest
+    BestLoss best;    // the last
+    char *validation; // id of the validation split of `best`, allocated; NULL: unknown
+    size_t damaged;   // number of the first line that is not JSON; 0: none so far
 } Kept;
 
 static void keep(Kept *kept, Text line) {
@@ -52,14 +52,14 @@ static void keep(Kept *kept, Text line) {
     kept->size += line.size;
 }
 
-// Whether a line is one that comes again.
+// Returns whether the resumed run will write this line again.
 static bool will_be_rewritten(const Json *object, unsigned again) {
     const bool statistics = strcmp(json_text(object, "event"), "statistics") == 0;
     return ((again & LOG_END) && (statistics || json_find(object, "test_loss"))) ||
            ((again & LOG_EVALUATION) && json_find(object, "val_loss"));
 }
 
-// What a start or resumption says of the validation split, on another one than before.
+// Records the validation split of a start or resumption. A new split resets the best loss.
 static void keep_validation(Kept *kept, const Json *object) {
     const char *id = json_text(object, "val_id");
     if (!*id) return;
@@ -68,8 +68,8 @@ static void keep_validation(Kept *kept, const Json *object) {
     kept->validation = copy_string(id);
 }
 
-// Keeps a line, which ends with its newline, unless it is of a later step, or comes again. A
-// damaged one must not be followed by one that is kept.
+// Keeps a line, which ends with its newline, unless it belongs to a later step or will be
+// rewritten. Exits with an error if a line to keep follows a damaged one.
 static void prune_line(Kept *kept, const char *path, size_t number, Text line, int64_t resume_step,
                        unsigned again) {
     Json *object = json_try_parse(line.data, line.size);
@@ -90,8 +90,8 @@ static void prune_line(Kept *kept, const char *path, size_t number, Text line, i
     json_free(object);
 }
 
-// Removes a last line that was cut off or damaged and, with resume_step >= 0, the lines of later
-// steps. And what comes again at that step. The text of what is returned is gone.
+// Removes a last line that was cut off or damaged and, if resume_step >= 0, the lines of later
+// steps and those of this step that will be rewritten. The returned `text` is already freed.
 static Kept prune(const char *path, int64_t resume_step, unsigned again) {
     FileMap file = file_map(path);
     Text rest = {(const char *)file.data, file.size}, line;
@@ -150,7 +150,7 @@ JsonWriter *log_begin(Log *log) {
 
 void log_end(Log *log) {
     json_end(&log->line, '}');
-    log->line.text[log->line.length] = '\n'; // in the place of NUL: one write() for the whole line
+    log->line.text[log->line.length] = '\n'; // replaces NUL: one write() for the whole line
     const char *text = log->line.text;
     size_t left = log->path ? log->line.length + 1 : 0;
     if (log->json) {
@@ -171,8 +171,7 @@ void log_sync(Log *log) {
     if (log->path) file_sync(log->file, log->path);
 }
 
-// Digits that mean nothing would only make the log long: `scale` is 1000 to keep three after the
-// point.
+// Drops meaningless digits to keep the log short. `scale` is 1000 for three decimals.
 static void write_rounded(JsonWriter *w, const char *key, double value, double scale) {
     json_add_number(w, key, round(value * scale) / scale);
 }
@@ -224,7 +223,7 @@ static void write_evaluation(Log *log, int64_t step, const char *split, const Ev
     log_end(log);
 }
 
-// ---- what the user sees -----------------------------------------------------
+// ---- terminal output --------------------------------------------------------
 
 void format_duration(double seconds, char *text) {
     const double minutes = round(seconds / 60), hours = round(seconds / 3600);
@@ -260,7 +259,7 @@ const char *format_about(double value, char *text) {
     return text;
 }
 
-// Into text (at least 32 bytes): plain digits where they are few.
+// Formats a value into text (at least 32 bytes), with an exponent only from 1e6 on.
 static void format_value(double value, int decimals, char *text) {
     if (isnan(value))
         snprintf(text, 32, "nan"); // not "-nan"
@@ -290,11 +289,11 @@ static void format_clock(double seconds, char *text) {
         snprintf(text, 32, "?");
 }
 
-// A field of a progress line. Its value begins further right where it has fewer columns than the
-// widest so far, so that the fields after it stay where they are.
+// A field of a progress line. Its value is padded on the left to the largest width so far, so that
+// the following fields keep their columns.
 typedef struct {
     const char *before, *after;
-    char value[64]; // empty: the field is left out
+    char value[64]; // empty: field omitted
 } Field;
 
 static void format_fields(const StepReport *report, Field fields[FIELDS]) {
@@ -307,8 +306,8 @@ static void format_fields(const StepReport *report, Field fields[FIELDS]) {
     char done[32], planned[32];
     format_value(report->epoch, 2, done);
     format_value(report->epochs, 2, planned);
-    // What is done has the columns of what is planned. Hundredths of a tenth of an epoch say
-    // nothing.
+    // Progress is padded to the width of the total. Epochs are omitted if fewer than 0.1 are
+    // planned: two decimals would be too coarse.
     if (!(report->epochs > 0))
         snprintf(fields[EPOCH].value, size, "%s", done);
     else if (report->epochs >= 0.1)
@@ -325,8 +324,8 @@ static void format_fields(const StepReport *report, Field fields[FIELDS]) {
         snprintf(fields[PEAK].value, size, "%.0f", 100 * report->peak_fraction);
 }
 
-// Joins the fields by two spaces; where they would pass `columns`, the less important ones are left
-// out.
+// Prints the fields separated by two spaces. Omits the less important ones if the line is wider
+// than `columns`.
 static void print_step(Log *log, const StepReport *report, int columns) {
     static const int less_important[] = {PEAK, NORM, RATE, EPOCH, SPEED, TIME_LEFT, STEP};
     Field fields[FIELDS];
@@ -360,7 +359,7 @@ void log_step(Log *log, const StepReport *report, int64_t every) {
         clear_progress(log);
         print_step(log, report, terminal_columns(stdout));
         log->progress = true;
-        if (last) { // stays
+        if (last) { // keep the line
             printf("\n");
             log->progress = false;
         }
@@ -393,7 +392,7 @@ void log_evaluation(Log *log, int64_t step, const char *split, const Evaluation 
     format_duration(result->seconds, text);
     const char *mark = best ? "  best" : "";
     const size_t columns = (size_t)terminal_columns(stdout), size = strlen(line) + strlen(mark);
-    if (size > columns || size + strlen("  in ") + strlen(text) <= columns) // else it is left out
+    if (size > columns || size + strlen("  in ") + strlen(text) <= columns) // else omitted
         append_format(&line, "  in %s", text);
     append_format(&line, "%s", mark);
     terminal_print(stdout, line, "  ", 2);
@@ -436,7 +435,7 @@ void log_row(const char *name, const char *value) {
 }
 
 void log_close(Log *log) {
-    if (log->progress) printf("\n"); // the prompt of the shell belongs below
+    if (log->progress) printf("\n"); // the shell's prompt starts on a new line
     log_flush();
     if (log->path && close(log->file) != 0)
         fail("%s: cannot write: %s", log->path, strerror(errno));

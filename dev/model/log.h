@@ -1,4 +1,4 @@
-// The run's log: log.jsonl, one object per line, and what the user sees.
+// The run's log: log.jsonl, with one object per line, and the terminal output.
 #ifndef MODEL_LOG_H
 #define MODEL_LOG_H
 
@@ -7,20 +7,20 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-// One training step as it is reported.
+// The report of a training step.
 typedef struct {
     int64_t step, steps; // done, planned
-    double epoch;        // passed, fractional
+    double epoch;        // done, fractional
     double epochs;
     double loss, learning_rate, gradient_norm, milliseconds, tokens_per_second;
     double peak_fraction; // of the measured peak FLOP/s, at most 1; 0: unknown
     double seconds_left;
 } StepReport;
 
-// What a task reports in addition to the loss.
+// A value that a task reports in addition to the loss.
 typedef struct {
     const char *key;            // in log.jsonl, after "val_" or "test_"
-    const char *before, *after; // the value on the terminal; before NULL: only in log.jsonl
+    const char *before, *after; // around the value on the terminal; before NULL: log.jsonl only
     int decimals;
     double value;
 } Metric;
@@ -29,12 +29,12 @@ enum { EVALUATION_METRICS = 12 };
 
 // The result of an evaluation.
 typedef struct {
-    double loss;     // mean -log p a target, natural logarithm
-    double training; // the mean loss of the steps since the one before, for the terminal; 0: none
+    double loss;     // mean -log p per target, natural logarithm
+    double training; // mean loss of the steps since the last evaluation, for the terminal; 0: none
     int64_t tokens;  // targets counted
-    int64_t correct; // of these, the most probable token; 0 where the model does not count them
+    int64_t correct; // of these, the most probable token; 0 if the model does not count them
     double seconds;
-    uint64_t parameters; // checksum of their bits
+    uint64_t parameters; // checksum of the parameters' bits
     Metric metrics[EVALUATION_METRICS];
     int metric_count;
 } Evaluation;
@@ -43,78 +43,78 @@ void evaluation_add(Evaluation *result, Metric metric);
 
 typedef struct Log Log;
 
-// DIR/log.jsonl; NULL: no file, only the terminal. With resume_step >= 0 the lines of later steps,
-// left by a run that did not save them, are removed first. A last line that was cut off or is
-// damaged is removed too, with a warning; a damaged line before one that is kept ends the program.
-// "seconds" in the lines counts from here, in a resumed run from the last line that is left.
+// Opens DIR/log.jsonl; directory NULL: no file, only the terminal. If resume_step >= 0, lines of
+// later steps, left by a run that stopped before its next checkpoint, are removed first. A cut off
+// or damaged last line is removed with a warning. Exits with an error if a line to keep follows a
+// damaged one. "seconds" counts from this call, or in a resumed run from the last line kept.
 //
-// again: a set of what is written again at that step, and is removed if it exists, so that it is in
-// the log once.
+// again: a set of entries that the run will write again at that step. They are removed, so that
+// they are in the log only once.
 enum {
-    LOG_END = 1,       // what a run says at its end (test, statistics)
+    LOG_END = 1,       // entries at the end of a run (test, statistics)
     LOG_EVALUATION = 2 // on the validation split
 };
 Log *log_open(const char *directory, int64_t resume_step, unsigned again);
 void log_close(Log *log);
 
-// The lines that log.jsonl would get, on standard output, and nothing else there.
+// Writes the lines of log.jsonl to standard output, and nothing else.
 Log *log_open_json(void);
 
-// A validation loss, the lowest so far, and the targets that it is the mean of. Losses of other
-// numbers of targets, other text, do not compare.
+// The lowest validation loss so far and its number of targets. Losses over different numbers of
+// targets, hence different text, are not comparable.
 typedef struct {
     double loss;    // infinite: none
     int64_t tokens; // 0: unknown
 } BestLoss;
 
-// That of the lines that log_open() kept; none where the last start or resumption that they tell of
-// had a validation split whose id ("val_id") is not `validation`.
+// Returns the best loss in the lines that log_open() kept, or none if their last start or
+// resumption used a validation split with another id ("val_id") than `validation`.
 BestLoss log_best(const Log *log, const char *validation);
 
-// What "seconds" would say now.
+// Returns the current value of "seconds".
 double log_seconds(const Log *log);
 
-// Appends one object: begin, add members with json_*, end. The line is written in one piece and at
-// once. What is not a step or an evaluation begins with {"event": NAME}.
+// Append one object: begin, add members with json_*, end. log_end() writes the whole line at once.
+// Objects other than steps and evaluations begin with {"event": NAME}.
 JsonWriter *log_begin(Log *log);
 void log_end(Log *log);
 
-// Waits until all lines are on the disk: before a checkpoint, which a run
-// continues from, and best weights, which belong to the log's run.
+// Waits until all lines are on disk. Called before saving a checkpoint, which a run resumes from,
+// and the best weights, which belong to this log.
 void log_sync(Log *log);
 
-// A table, to the terminal: rows of name and value, or its title alone.
+// Prints a table to the terminal: a title and rows of name and value, if any.
 void log_table(const char *title, const Metadata *rows, int count);
 
-// A row of a table without a title whose names have at most LOG_NAME columns.
+// Prints a row of a table without a title. Names have at most LOG_NAME columns.
 enum { LOG_NAME = 6 };
 void log_row(const char *name, const char *value);
 
-// A step: to log.jsonl as {"step", "epoch", "loss", "lr", "grad_norm", "ms", "tokens_per_s",
-// "peak_fraction", "seconds"}, and to the terminal as a progress line that overwrites itself
-// (stdout is a terminal that is ready) or as a plain line at the first, the last and every
-// `every`-th step.
+// Reports a step: to log.jsonl as {"step", "epoch", "loss", "lr", "grad_norm", "ms",
+// "tokens_per_s", "peak_fraction", "seconds"}; to a terminal, when it is ready for output, as a
+// progress line that overwrites itself; to other outputs as a plain line at the first, the last and
+// every `every`-th step.
 void log_step(Log *log, const StepReport *report, int64_t every);
 
-// An evaluation of "val" or "test": {"step", "val_loss", a "val_KEY" for each metric, "val_tokens",
-// "val_ms", "best", "seconds", "parameters"}. `best`: the lowest loss so far. A negative step is
-// unknown.
+// Reports an evaluation of "val" or "test": {"step", "val_loss", a "val_KEY" for each metric,
+// "val_tokens", "val_ms", "best", "seconds", "parameters"}. `best`: the loss is the lowest so far.
+// A negative step is unknown.
 void log_evaluation(Log *log, int64_t step, const char *split, const Evaluation *result, bool best);
 
-// A line for the user, above the progress line.
+// Prints a line to the terminal, above the progress line.
 void log_line(Log *log, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
-// Writes out what was printed. A full disk ends the program; a closed pipe (`| head`) stops it
-// (stop.h); a terminal that went away does neither.
+// Flushes standard output. Exits with an error if the disk is full. A closed pipe (`| head`)
+// requests a stop (stop.h). A closed terminal is ignored.
 void log_flush(void);
 
-// "1h 02m", "3m 20s", "12.3s" into text (at least 32 bytes).
+// Writes "1h 02m", "3m 20s" or "12.3s" to text (at least 32 bytes).
 void format_duration(double seconds, char *text);
 
-// "12,345" into text (at least 32 bytes), which is returned.
+// Writes "12,345" to text (at least 32 bytes) and returns it.
 const char *format_count(double value, char *text);
 
-// "1.11M", "138K", "999" likewise.
+// Writes "1.11M", "138K" or "999" to text (at least 32 bytes) and returns it.
 const char *format_about(double value, char *text);
 
 #endif

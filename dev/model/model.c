@@ -1,4 +1,4 @@
-// What is done with the arrays of any model.
+// Operations on the arrays of any model.
 #include "model.h"
 #include "checksum.h"
 #include "memory.h"

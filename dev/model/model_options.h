@@ -1,4 +1,4 @@
-// Rows of options that models share, and the values computed from them.
+// Options shared by all models, and the values computed from them.
 #ifndef MODEL_OPTIONS_H
 #define MODEL_OPTIONS_H
 
@@ -8,7 +8,7 @@
 enum { MAX_LAYERS = 256, MAX_CHANNELS = 65536, MAX_HEADS = 1024 };
 
 // clang-format off
-// --layers, --channels, --heads, under the names that a checkpoint has for them.
+// --layers, --channels, --heads, with their keys in a checkpoint's metadata.
 #define SIZE_OPTIONS(layers_key, channels_key, heads_key) \
     {.letter = 'L', .name = OPT_LAYERS, .kind = OPTION_INTEGER, .scope = OPTION_MODEL, \
      .value = "N", .initial = "6", .min = 1, .max = MAX_LAYERS, .metadata_key = layers_key, \
@@ -29,7 +29,7 @@ enum { MAX_LAYERS = 256, MAX_CHANNELS = 65536, MAX_HEADS = 1024 };
 // ModelType.facts of a model with --channels, --heads and --dropout.
 ModelFacts model_facts(const Options *options, const char *file);
 
-// A model's size by these and the data.
+// The sizes of a model, from these options and the data.
 typedef struct {
     size_t layers, channels, heads, head_size; // L, C, H, D
     size_t vocabulary, positions;              // V, rows of the position embedding

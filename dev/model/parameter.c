@@ -5,13 +5,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-// Every parameter starts on a cache line of float.
+// parameter_add() starts every parameter on a cache line (16 floats).
 enum { OFFSET_MULTIPLE = 16 };
 
-// Elements that a thread initialises at a time.
+// Number of elements that a thread initialises at a time.
 enum { INITIALISE_CHUNK = 1 << 14 };
 
-// Elements of a shape.
+// Returns the number of elements of a shape.
 static size_t shape_size(const char *name, int rank, const int64_t *shape) {
     size_t size = 1;
     if (rank < 1 || rank > PARAMETER_RANK)
@@ -84,7 +84,7 @@ const Parameter *parameter_find(const ParameterTable *table, const char *name) {
     return NULL;
 }
 
-// Elements first .. first+count-1 of the i-th parameter.
+// Initialises elements first .. first+count-1 of the i-th parameter.
 static void initialise(const ParameterTable *table, int i, uint64_t seed, size_t first,
                        size_t count, real *values) {
     const Parameter *p = &table->items[i];

@@ -1,5 +1,6 @@
-// The one table of a model's parameters. Initialisation, checkpoints, AdamW, gradient checks and
-// statistics walk it; every array of parameters, gradients or moments is laid out by its offsets.
+// The table of a model's parameters. Initialisation, checkpoints, AdamW, gradient checks and
+// statistics iterate over it. Its offsets define the layout of all arrays of parameters, gradients
+// and moments.
 #ifndef MODEL_PARAMETER_H
 #define MODEL_PARAMETER_H
 
@@ -15,10 +16,10 @@ typedef struct {
     int rank;
     int64_t shape[PARAMETER_RANK];
     size_t size;   // elements
-    size_t offset; // of the first element in the flat array, a multiple of 16
+    size_t offset; // in the flat array; a multiple of 16 after parameter_add()
     bool decay;    // weight decay applies
-    bool hidden;   // a matrix between hidden layers, which Muon may update
-    bool fixed;    // it is not trained: no gradient ever reaches it
+    bool hidden;   // a matrix between hidden layers, for which Muon may be used
+    bool fixed;    // not trained: it never gets a gradient
     double mean;   // initialisation: N(mean, deviation)
     double deviation;
 } Parameter;
@@ -26,30 +27,30 @@ typedef struct {
 typedef struct {
     Parameter *items;
     int count;
-    size_t total; // length of the flat arrays (padding between parameters included and always 0)
-    size_t parameters; // what the model has, without padding and what is fixed
+    size_t total;      // length of the flat arrays, including padding, which is always 0
+    size_t parameters; // number of trained parameters, without padding
 } ParameterTable;
 
 // Appends a parameter and returns its offset.
 size_t parameter_add(ParameterTable *table, const char *name, int rank, const int64_t *shape,
                      bool decay, double mean, double deviation);
 
-// The same directly after the parameter added last, without padding between: the parts, under names
-// of their own, of what a layer uses as one array.
+// Appends a parameter directly after the last one, without padding: for named parts that a layer
+// uses as one array.
 size_t parameter_add_adjacent(ParameterTable *table, const char *name, int rank,
                               const int64_t *shape, bool decay, double mean, double deviation);
 
-// Says that the parameter added last is a matrix between hidden layers.
+// Marks the last parameter as a matrix between hidden layers.
 void parameter_mark_hidden(ParameterTable *table);
 
-// Says of the parameter added last that it is fixed.
+// Marks the last parameter as fixed.
 void parameter_fix(ParameterTable *table);
 void parameter_table_free(ParameterTable *table);
 
-// NULL: no such name.
+// Returns NULL if the name does not exist.
 const Parameter *parameter_find(const ParameterTable *table, const char *name);
 
-// Draws every parameter from its own stream of the seed, so that one does not depend on the others.
+// Draws every parameter from its own random stream, so that it does not depend on the others.
 void parameter_initialise(const ParameterTable *table, uint64_t seed, real *values);
 
 #endif

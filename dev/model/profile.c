@@ -59,12 +59,12 @@ void profile_lap(Profile *profile, const char *kind, ProfilePart part, double fl
 }
 
 // ---- the report -------------------------------------------------------------
-// Of all that a row books inside steps.
+// Returns the sum of a row's parts inside steps.
 static double step_sum(const double parts[PROFILE_PARTS]) {
     return parts[PROFILE_FORWARD] + parts[PROFILE_BACKWARD] + parts[PROFILE_STEP];
 }
 
-// All rows in one.
+// Returns the sum of all rows.
 static Row sum_of_rows(const Profile *profile) {
     Row sum = {.kind = "a step"};
     for (int i = 0; i < profile->count; i++)
@@ -75,9 +75,9 @@ static Row sum_of_rows(const Profile *profile) {
     return sum;
 }
 
-static const double shown = 0.005; // ms per step or s in all: less would show as 0.00
+static const double shown = 0.005; // ms per step, or s in total: less would print as 0.00
 
-// A column of the table, empty for 0.
+// Prints a cell of the table, empty for 0.
 static void print_cell(char *text, size_t size, double value, int decimals) {
     if (value > 0)
         snprintf(text, size, "%.*f", decimals, value);
@@ -96,7 +96,7 @@ static void show_row(Log *log, const Row *row, double steps, double all_seconds,
     print_cell(cells[2], SIZE, 1e3 * seconds / steps, 2);
     print_cell(cells[3], SIZE, all_seconds > 0 ? 100 * seconds / all_seconds : 0, 1);
     print_cell(cells[4], SIZE, 1e-9 * speed, 0);
-    // A peak that other programs were in the way of is none.
+    // More than 100% means that other programs slowed down the peak's measurement: omit it.
     print_cell(cells[5], SIZE, speed <= peak_flops ? 100 * speed / peak_flops : 0, 1);
     log_line(log, "  %-16s %9s %9s %9s %6s %9s %9s", row->kind, cells[0], cells[1], cells[2],
              cells[3], cells[4], cells[5]);

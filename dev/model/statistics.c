@@ -88,8 +88,8 @@ void measurement_merge(Measurement *m, const Measurement *other) {
 
 enum { BLOCK = 256 };
 
-// Into block: of the numbers from `start` on, at most BLOCK of them, those that the mask has.
-// Returns how many.
+// Copies to `block` those of the numbers start .. start+BLOCK-1 (at most `count`) whose mask is not
+// 0. Returns their number.
 static size_t gather(double block[BLOCK], const real *x, const uint8_t *mask, size_t start,
                      size_t count) {
     const size_t n = count - start < BLOCK ? count - start : BLOCK;
@@ -187,7 +187,7 @@ char *measurement_line(const Measurement *m) {
     moments_format(measurement_entropy(m), "", entropy);
     char *line = format_string("%5zu  %-17s %9s %9s %11s %10s  %10s  %9s %10s", m->layer, m->place,
                                deviation, largest, ratio, kurtosis, share, saturated, entropy);
-    // No blanks after the last one.
+    // Remove trailing spaces.
     for (size_t end = strlen(line); end > 0 && line[end - 1] == ' '; end--) line[end - 1] = '\0';
     return line;
 }

@@ -1,23 +1,23 @@
-// What --stats measures inside a model: moments of its activations, layer by layer, and how much of
-// the attention's mass its sink takes.
+// --stats: moments of a model's activations, layer by layer, and the share of the attention weights
+// that goes to the sink.
 //
-// A model offers this as ModelType.statistics: a forward pass without dropout that adds to these
-// places, over all batches that it is given.
+// ModelType.statistics is a forward pass without dropout that adds to these places, over all
+// batches:
 //
-//   residual          (B, T, C) the residual stream that enters layer l; of layer L: what leaves
-//   the last one attention         (B, T, C) what attention adds to it in layer l, projection and
-//   bias included residual_middle   (B, T, C) their sum, which enters the feed-forward network ffn
-//   (B, T, C) what that adds attention_weights the weights (b, h, i, j) over all j that i sees; a
-//   model whose attention is
-//                     several poolings has one place for each, NAME_weights
-//   NAME_scores       what weights are made of; with a bound (additive and rescaled scores: s;
-//   cosines: 1) as a part of it
+//   residual           (B, T, C) the input of layer l from the residual stream; layer L: the output
+//                      of the last layer
+//   attention          (B, T, C) the output of attention in layer l, with projection and bias
+//   residual_middle    (B, T, C) the sum of both, which is the input of the feed-forward network
+//   ffn                (B, T, C) the output of the feed-forward network
+//   attention_weights  the weights (b, h, i, j) over all j that i sees; attention made of several
+//                      poolings has one place for each, NAME_weights
+//   NAME_scores        the scores that weights are computed from, divided by their bound, if any
+//                      (additive and rescaled scores: s; cosines: 1)
 //
-// The first four go through statistics_add, weights that are exponentials over their sum through
-// measurement_add_weights, row by row, scores through measurement_add_scores; others (cosine)
-// through measurement_add_quotients. Padding is left out everywhere. Threads have measurements of
-// parts that are known beforehand, which are put together in order: so the numbers do not depend on
-// the threads.
+// The first four use statistics_add(). Weights that are exponentials divided by their sum use
+// measurement_add_weights(), row by row; other weights (cosine) use measurement_add_quotients();
+// scores use measurement_add_scores(). Padding is excluded everywhere. Threads measure fixed parts,
+// which are merged in order, so that the results do not depend on the number of threads.
 #ifndef MODEL_STATISTICS_H
 #define MODEL_STATISTICS_H
 
@@ -33,28 +33,28 @@ typedef struct {
     const char *place;
     Moments values;
     int64_t queries;   // rows of attention weights; 0: not weights, or weights without a sink
-    double sink_share; // sum over these rows of the sink's part in the denominator
+    double sink_share; // sum over these rows of the sink's share of the denominator
     int64_t rows;      // of weights of any kind
     double entropy;    // sum over these rows of the entropy of |w| / sum |w|, in nats
-    int64_t scores;    // parts of their bound, of which
-    int64_t saturated; // are beyond nine tenths of it
-    double *weights;   // (heads, keys) what the query of Statistics.keeps drew on, 0 where it could
-                       // not; NULL: none are kept
+    int64_t scores;    // number of scores with a bound
+    int64_t saturated; // number of these beyond 0.9 of their bound
+    double *weights;   // (heads, keys) of the query that Statistics keeps, 0 for invisible keys;
+                       // NULL: none
     size_t heads, keys;
-    double *row; // where the weights that come next are kept; NULL: they are not
+    double *row; // destination of the next weights to keep; NULL: not kept
 } Measurement;
 
 typedef struct {
-    Measurement **items; // (count) in the order in which they first came
+    Measurement **items; // (count) in the order of first use
     size_t count;
-    bool keeps;   // the weights of one query, and measures those alone:
-    size_t query; // its position in the first sequence,
-    size_t first; // of the layers from this one on
+    bool keeps;   // keep and measure only the weights of one query:
+    size_t query; // its position in the first sequence
+    size_t first; // the first layer whose weights are kept
 } Statistics;
 
-// Places of a layer, for the models of all devices: FFN and residual stream; of self- and
-// cross-attention (4) what it adds, the stream after that, its weights and their scores; of
-// additive attention in windows, in this order.
+// Places of a layer, for all devices: feed-forward network and residual stream; for self- and
+// cross-attention (4): output, residual stream after it, weights, scores; for additive attention in
+// windows: in the order of the enum.
 #define FFN_PLACE "ffn"
 #define RESIDUAL_PLACE "residual"
 extern const char *const self_attention_places[4], *const cross_attention_places[4];
@@ -63,62 +63,61 @@ enum {
     KEY_SCORES,
     QUERY_WEIGHTS,
     KEY_WEIGHTS,
-    ADDITIVE_OUTPUT, // where it joins the residual stream as it is
+    ADDITIVE_OUTPUT, // if it is added to the residual stream without a projection
     ADDITIVE_PLACES
 };
 extern const char *const additive_places[ADDITIVE_PLACES];
 
-// The measurement of a place, a new one if it has not come before. `place` must outlive the
+// Returns the measurement of a place, which is created at its first use. `place` must outlive the
 // statistics.
 Measurement *statistics_find(Statistics *s, size_t layer, const char *place);
 void statistics_free(Statistics *s);
 
-// Adds values (tokens, columns), but for those where the mask (tokens) is 0; mask NULL: all. Does
-// nothing where s is NULL, so that a forward pass can be the same with and without.
+// Adds values (tokens, columns), except rows where mask (tokens) is 0; mask NULL: all rows. Does
+// nothing if s is NULL, so that a forward pass can call it unconditionally.
 void statistics_add(Statistics *s, size_t layer, const char *place, const real *values,
                     const uint8_t *mask, size_t tokens, size_t columns);
 void measurement_add(Measurement *m, const real *values, const uint8_t *mask, size_t tokens,
                      size_t columns);
 
-// Makes room for the weights of so many heads, if the statistics keep them: (heads, keys), else
-// NULL.
+// Allocates and returns m->weights (heads, keys) if the statistics keep them, else returns NULL.
 double *statistics_keep(const Statistics *s, Measurement *m, size_t heads, size_t keys);
 
-// All that are kept: [{"layer": 0, "place": "query_weights", "heads": [[0.5, ...], ...]}, ...].
+// Writes kept weights: [{"layer": 0, "place": "query_weights", "heads": [[0.5, ...], ...]}, ...].
 void statistics_weights_to_json(const Statistics *s, JsonWriter *w);
 
-// As if m had been given what `other` was given as well.
+// Merges `other` into m.
 void measurement_merge(Measurement *m, const Measurement *other);
 
-// Adds x_j / divisor (count), but for those where the mask (count, or NULL: all) is 0.
+// Adds the weights x_j / divisor (count), except where mask (count, or NULL: all) is 0.
 void measurement_add_quotients(Measurement *m, const real *x, const uint8_t *mask, size_t count,
                                double divisor);
 
 // Adds the weights e_j / (sum of e + sink) of one row of attention, from e (count), over the j
-// where the mask (count, or NULL: all) is not 0. e and sink may be scaled by a common factor, such
-// as exp(-maximum). A row without such j is left out.
+// where mask (count, or NULL: all) is not 0. e and sink may have a common factor, such as
+// exp(-maximum). A row without such j is ignored.
 void measurement_add_weights(Measurement *m, const real *e, const uint8_t *mask, size_t count,
                              double sink);
 
-// Adds scores (count) as parts of their bound, or as they are where that is 0, as they have none;
-// but for those where the mask (count, or NULL: all) is 0.
+// Adds scores (count), divided by their bound (0: no bound), except where mask (count, or NULL:
+// all) is 0.
 void measurement_add_scores(Measurement *m, const real *scores, double bound, const uint8_t *mask,
                             size_t count);
 
-// The share of scores beyond nine tenths of their bound; NaN: these are no scores.
+// Returns the share of scores beyond 0.9 of their bound; NaN: no scores.
 double measurement_saturated_share(const Measurement *m);
 
-// The entropy of a row of weights, averaged over rows; NaN: these are no weights.
+// Returns the mean entropy of the rows of weights; NaN: no weights.
 double measurement_entropy(const Measurement *m);
 
-// The sink's share of the mass, averaged over rows; NaN: there is none.
+// Returns the sink's share of the denominator, averaged over rows; NaN: no sink.
 double measurement_sink_share(const Measurement *m);
 
-// Members "layer", "place", those of moments_to_json and, for weights "entropy", for those with a
-// sink in the denominator "sink_share", for scores that have a bound "saturated_share".
+// Writes members "layer", "place", those of moments_to_json(), and "entropy" (weights),
+// "sink_share" (weights with a sink), "saturated_share" (scores with a bound).
 void measurement_to_json(const Measurement *m, JsonWriter *w);
 
-// The table: its first line, and a line for each measurement (fresh memory).
+// Return the table's heading and the line of a measurement (allocated).
 const char *statistics_heading(void);
 char *measurement_line(const Measurement *m);
 

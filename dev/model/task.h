@@ -1,7 +1,7 @@
-// How the training loop reaches its data, whatever is learnt from it. A task says what a batch is,
-// in which order batches come, how many targets count, and how a result is reported. Everything it
-// builds is a function of the options, the data and a place, so that a run can be resumed anywhere,
-// and the micro-batches of an update can be built in any order and by any process.
+// The interface between the training loop and the data. A task defines the batches, their order,
+// the number of targets, and how results are reported. Everything it builds is a function of the
+// options, the data and a place, so that a run can be resumed anywhere, and the micro-batches of an
+// update can be built in any order and by any process.
 #ifndef MODEL_TASK_H
 #define MODEL_TASK_H
 
@@ -15,84 +15,81 @@
 typedef struct Run Run; // train.h
 
 typedef struct {
-    const Options *options; // the task's own rows among them
+    const Options *options; // including the task's own
     const Dataset *dataset;
-    int64_t positions;      // the longest sequence that the model of a checkpoint takes; 0: any
-    bool resumed;           // the options say how these weights were trained
+    int64_t positions;      // longest sequence that the checkpoint's model supports; 0: any
+    bool resumed;           // the options are those with which the weights were trained
     bool training;          // false: only evaluation
     bool uses[SPLIT_COUNT]; // splits whose batches will be used
 } TaskSetup;
 
-// The option's length of a sequence, no longer than the model's positions; a user who asks for more
-// ends the program. Weights are evaluated at the length that they take, unless the user or a run's
-// state says another.
+// Returns the sequence length of `option`, at most the model's positions. Exits with an error if
+// the user sets a longer one. Evaluation uses the model's positions unless the user or a run's
+// state sets a length.
 int64_t task_length(const TaskSetup *setup, OptionName option);
 
-// What stays the same over a run.
+// Values that are constant over a run.
 typedef struct {
-    int64_t batch, length; // the largest B and T of a batch
-    int64_t rows;          // the most positions of a side, where that is less than B T; else 0
-    int64_t sequences; // in an epoch; a place in the data is counted in sequences since the start
+    int64_t batch, length;       // largest B and T of a batch
+    int64_t rows;                // largest number of positions of a side if less than B T; else 0
+    int64_t sequences;           // per epoch; a place is a number of sequences since the start
     double sequences_per_update; // on average
 } TaskPlan;
 
-// What one update takes from the data.
+// The data of one update.
 typedef struct {
     int64_t place;     // sequences before it
     int64_t batches;   // micro-batches
-    int64_t sequences; // by which the place moves on
+    int64_t sequences; // added to the place
     int64_t tokens;    // positions that the model computes, for tokens/s
-    int64_t targets; // counted over all micro-batches: the denominator of the loss and its gradient
+    int64_t targets;   // of all micro-batches: the denominator of the loss and its gradient
 } Update;
 
-// Something the program does instead of training, when its option is given. It needs weights.
+// An action that replaces training if its option is given. It needs weights.
 typedef struct {
     OptionName option;
-    bool batches; // it runs the model on batches; false: it only decodes
+    bool batches; // runs the model on batches; false: only decodes
     void (*run)(Run *run);
-    const OptionName *own;   // options that nothing else reads, up to OPT_NONE
-    const OptionName *meant; // options that with -e mean it, unless samples are asked for; or NULL
+    const OptionName *own;   // options used only by this action, up to OPT_NONE
+    const OptionName *meant; // options that with -e require it or samples; or NULL
 } Action;
 
 typedef struct {
     const char *name;                      // "language"
-    const char *summary;                   // what a trainer of this task does, for --help
-    void (*add_options)(Options *options); // the rows of the task
-    bool learns_embedded;                  // from the text in the program, where no data are given
-    OptionName lower[2];                   // those that make a batch smaller: batch, seq-len
-    OptionName length;                     // tokens of a sequence: seq-len
+    const char *summary;                   // of a trainer of this task, for --help
+    void (*add_options)(Options *options); // adds the task's options
+    bool learns_embedded;                  // default data: the text in the program
+    OptionName lower[2];                   // lower for a smaller batch: batch, seq-len
+    OptionName length;                     // tokens per sequence: seq-len
     const Action *actions;
     int action_count;
-    // The preset of data that --preset says nothing about: the rule; NULL: there are no presets,
-    // and no such option.
+    // Returns the default preset for a data set; NULL: no presets, and no option --preset.
     const char *(*preset)(const Dataset *dataset);
-    const char *use,
-        *used_by; // of a trained model, for the end of a run: "write text", "--prompt The"
+    const char *use, *used_by; // for the end of a run: "write text", "--prompt The"
 
-    // Ends the program where options and data do not fit together.
+    // Exits with an error if the options do not fit the data.
     void *(*create)(const TaskSetup *setup);
     void (*destroy)(void *task);
     const TaskPlan *(*plan)(const void *task);
-    char *(*describe)(const void *task); // of an update: "2 x 2048 tokens", fresh
+    char *(*describe)(const void *task); // an update: "2 x 2048 tokens", allocated
 
-    // The update that begins `place` sequences after the start of training, and its micro-batch i <
-    // batches, whose arrays are valid until the next batch is made. `step` and what else is the
-    // loop's stay 0.
+    // update() returns the update that begins `place` sequences after the start of training.
+    // train_batch() builds its micro-batch i < batches, whose arrays are valid until the next batch
+    // is built. `step` and the other fields that the loop sets stay 0.
     Update (*update)(void *task, int64_t place);
     void (*train_batch)(void *task, const Update *update, int64_t i, Batch *batch);
 
-    // Batch i of a split, which the batches from 0 on cover once, every target counted; false:
-    // there is none.
+    // Builds batch i of a split. All batches together count every target once. Returns false after
+    // the last one.
     bool (*evaluation_batch)(void *task, SplitName split, int64_t i, Batch *batch);
-    int64_t (*evaluation_batches)(const void *task, SplitName split); // how many these are
-    // Adds the task's metrics to a result whose loss and tokens are known.
+    int64_t (*evaluation_batches)(const void *task, SplitName split); // their number
+    // Adds the task's metrics to a result with known loss and tokens.
     void (*report)(const void *task, SplitName split, Evaluation *result);
 
-    // Shows on the terminal what the model can do at this step (--sample-every); NULL: nothing to
-    // show.
+    // Prints a sample of the model's output at this step (--sample-every); NULL: not supported.
     void (*sample)(const Run *run, int64_t step);
-    // A text that the model writes, for the run's report: fresh, NULL: it cannot; or NULL: nothing
-    // to show.
+    // Returns a text generated by the model for the run's report, allocated, or NULL if it cannot;
+    // the entry is NULL if not supported.
     char *(*text)(const Run *run, uint32_t number);
 } TaskType;
 

@@ -34,7 +34,7 @@ void plan_free(TransformerPlan *plan) {
     free(plan->layers);
 }
 
-// Takes a kind's sites: of its weights, and of the projection's output.
+// Assigns the dropout sites of attention: those of the weights and of the projection's output.
 static void number_attention(AttentionPlan *a, uint32_t *site) {
     a->weight_sites[0] = (*site)++;
     a->site = a->weight_sites[1] = (*site)++;
@@ -48,12 +48,12 @@ void plan_complete(TransformerPlan *plan) {
     for (size_t l = 0; l < plan->size.layers; l++) {
         LayerPlan *layer = &plan->layers[l];
         const size_t norm = layer->attention.norm.gain, product = layer->attention.qkv.weight;
-        layer->first = norm < product ? norm : product; // NO_PARAMETER is the largest number
+        layer->first = norm < product ? norm : product; // NO_PARAMETER is the largest value
         number_attention(&layer->attention, &site);
         if (layer->crosses) number_attention(&layer->cross, &site);
         layer->ffn_site = site++;
     }
-    // Those of layers that have more come last, so that the others keep theirs.
+    // Additional sites come last, so that they do not change the numbers of the others.
     for (size_t l = 0; l < plan->size.layers; l++) {
         AttentionPlan *a = &plan->layers[l].attention;
         if (attention_types[a->kind].pools && attention_projects(a)) a->weight_sites[1] = site++;

@@ -1,10 +1,10 @@
-// A model as every device needs to know it: sizes, and for each part where its parameters are, what
-// it computes and where it drops out. A model's C file makes its plan of the options; a device
-// makes memory and blocks of the plan. Then a pass through the model is a sequence of block calls,
-// which the model's file has once for all devices (blocks in struct Blocks).
+// The description of a model for all devices: its sizes, and the parameters, computation and
+// dropout sites of each part. A model's C file builds the plan from the options; a device allocates
+// memory and creates blocks according to the plan. A pass through the model is a sequence of block
+// calls (struct Blocks), which the model's file contains once for all devices.
 //
-// Layers count through all stacks, the encoder's first. C channels, F inside the feed-forward
-// network, V vocabulary, L layers.
+// Layers are numbered across all stacks, beginning with the encoder's. C channels, F channels
+// inside the feed-forward network, V vocabulary, L layers.
 #ifndef MODEL_TRANSFORMER_PLAN_H
 #define MODEL_TRANSFORMER_PLAN_H
 
@@ -12,22 +12,22 @@
 #include "model.h"
 #include "model_options.h"
 
-// x = dropout(scale * E[token] + position + type); with a norm, dropout of that norm of the sum.
+// x = dropout(scale * E[token] + position + type); with a norm, x = dropout(norm(the same sum)).
 typedef struct {
-    size_t token; // (V, C), which is the output's weight, too, if that has none
+    size_t token; // (V, C), also the output weight if that is tied
     double scale; // 1, or sqrt(C)
     PositionKind positions;
-    size_t position;     // (positions, C) where they are learned; or NO_PARAMETER
-    size_t type;         // (types, C) of which all tokens have the first; or NO_PARAMETER
+    size_t position;     // (positions, C) if learned; or NO_PARAMETER
+    size_t type;         // (types, C), all tokens use the first; or NO_PARAMETER
     NormParameters norm; // or no_norm()
     uint32_t site;       // of the dropout
-    int32_t padding;     // the token whose row takes no gradient; -1: none
+    int32_t padding;     // token whose row takes no gradient; -1: none
 } EmbeddingPlan;
 
-// Self-attention, then, where the layer reads another stack's result, attention to that, then a
-// feed-forward network.
+// Self-attention, then cross-attention to another stack's result if `crosses`, then a feed-forward
+// network.
 typedef struct {
-    size_t first; // parameter: those from here on are final after the layer's backward pass
+    size_t first; // parameters from here on are final after the layer's backward pass
     AttentionPlan attention;
     bool crosses;
     AttentionPlan cross;
@@ -35,7 +35,7 @@ typedef struct {
     uint32_t ffn_site;
 } LayerPlan;
 
-// Layers that follow each other, with their embedding and the norm after the last one (or
+// Consecutive layers first .. end-1, with their embedding and the norm after the last one (or
 // no_norm()).
 typedef struct {
     size_t first, end;
@@ -43,112 +43,111 @@ typedef struct {
     NormParameters norm;
 } StackPlan;
 
-// What a model computes of the rows that have a target before it classifies them (BERT):
-// LayerNorm(GELU(x W + b)).
+// The transformation of rows with a target before classification (BERT): LayerNorm(GELU(x W + b)).
 typedef struct {
-    LinearParameters transform; // no_linear(): nothing, and all rows are classified
+    LinearParameters transform; // no_linear(): none, and all rows are classified
     NormParameters norm;
 } PredictionPlan;
 
 enum { MAX_STACKS = 2 };
 
 typedef struct {
-    ModelSizes size; // its layers are those of all stacks
+    ModelSizes size; // layers of all stacks
     size_t inner;    // F
     NormOrder order;
     ActivationKind activation;
-    bool rms;                     // norms are RMSNorm,
-    double epsilon;               // with this
-    PositionKind positions;       // of a decoder's only stack
-    bool untied;                  // the output has a weight of its own
+    bool rms;                     // norms are RMSNorm
+    double epsilon;               // of the norms
+    PositionKind positions;       // of a decoder-only model
+    bool untied;                  // the output has its own weight
     LayerPlan *layers;            // (L)
-    StackPlan stacks[MAX_STACKS]; // an encoder before the one whose result is classified
+    StackPlan stacks[MAX_STACKS]; // an encoder comes before the classified stack
     size_t stack_count;
     PredictionPlan prediction;
     size_t output;                     // (V, C) the weight of the logits
     size_t bias;                       // (V) of the logits, or NO_PARAMETER
-    bool bias_fixed;                   // it is not trained
-    double smoothing;                  // of the targets
-    double dropout, attention_dropout; // probabilities; the latter of attention's weights
+    bool bias_fixed;                   // the bias is not trained
+    double smoothing;                  // label smoothing
+    double dropout, attention_dropout; // probabilities; the latter for attention weights
     int32_t padding, end;              // tokens, or -1
 } TransformerPlan;
 
-// One way through a model for one batch, and what a device makes of it.
+// A forward or backward pass for one batch, defined by each device.
 typedef struct BlockPass BlockPass;
 
-// The blocks of a device. Each reads what the one before it wrote: forward, the residual stream;
-// backward, the gradient to it. `layer` counts through all stacks.
+// The blocks of a device. Each reads the output of the previous one: the residual stream (forward)
+// or its gradient (backward). `layer` is numbered across all stacks.
 typedef struct {
     void (*embed_forward)(const BlockPass *pass, size_t stack);
     void (*embed_backward)(const BlockPass *pass, size_t stack);
     void (*attention_forward)(const BlockPass *pass, size_t layer);
     void (*attention_backward)(const BlockPass *pass, size_t layer);
-    // To the encoder's result.
+    // Attention to the encoder's result.
     void (*cross_attention_forward)(const BlockPass *pass, size_t layer);
     void (*cross_attention_backward)(const BlockPass *pass, size_t layer);
     void (*ffn_forward)(const BlockPass *pass, size_t layer);
     void (*ffn_backward)(const BlockPass *pass, size_t layer);
-    // The norm after the encoder's last layer, whose result cross-attention reads.
+    // The norm after the encoder's last layer; cross-attention reads its result.
     void (*encoded_forward)(const BlockPass *pass);
     void (*encoded_backward)(const BlockPass *pass);
-    // Of the rows that have a target.
+    // PredictionPlan, for the rows with a target.
     void (*predict_forward)(const BlockPass *pass);
     void (*predict_backward)(const BlockPass *pass);
 } Blocks;
 
-// A model's part of it: its plan, with rows of `table` for its parameters, and the way through its
-// blocks: from the batch's tokens to what the output layer reads, and back.
+// A model's functions: plan() builds its plan and adds its parameters to `table`; forward() and
+// backward() call the blocks between the batch's tokens and the input of the output layer.
 typedef struct TransformerType {
     TransformerPlan (*plan)(const ModelSetup *setup, ParameterTable *table);
     void (*forward)(const Blocks *blocks, const BlockPass *pass, const TransformerPlan *plan);
     void (*backward)(const Blocks *blocks, const BlockPass *pass, const TransformerPlan *plan);
 } TransformerType;
 
-// A plan of one pre-norm stack with learned positions, F = 4C, sizes and dropout as the options
-// say, and layers that attend as they say (in both directions unless `causal`), without any
-// parameters yet.
+// Returns a plan of one pre-norm stack with learned positions, F = 4C, and sizes, dropout and
+// attention (bidirectional unless `causal`) from the options, without any parameters yet.
 TransformerPlan plan_create(const ModelSetup *setup, bool causal);
 void plan_free(TransformerPlan *plan);
 
-// The plan of a model that the CPU made, whichever it is.
+// Returns the plan of any model created by the CPU.
 const TransformerPlan *transformer_plan(const void *model);
 
-// Completes a plan that has its parameters: numbers the places of dropout, the embeddings' first,
-// and notes where each layer's parameters begin.
+// Completes a plan that has its parameters: numbers the dropout sites, beginning with the
+// embeddings, and records where each layer's parameters begin.
 void plan_complete(TransformerPlan *plan);
 
-// ModelType.add_parameters of a model with a TransformerType.
+// Implements ModelType.add_parameters for a model with a TransformerType.
 void plan_add_parameters(const ModelSetup *setup, ParameterTable *table);
 
-// The way through the blocks of one stack: its embedding, then of each layer self-attention,
-// attention to the encoder's result where the layer crosses, and the feed-forward network; and
-// back.
+// Call the blocks of one stack: its embedding, then in each layer self-attention, cross-attention
+// to the encoder's result if the layer has it, and the feed-forward network. Backward in reverse
+// order.
 void plan_stack_forward(const TransformerPlan *plan, const Blocks *blocks, const BlockPass *pass,
                         size_t stack);
 void plan_stack_backward(const TransformerPlan *plan, const Blocks *blocks, const BlockPass *pass,
                          size_t stack);
 
-// FLOP per token of a stack's layers, forward and backward, of matrix products, 2 a multiply-add,
-// in texts of this length.
+// Returns the FLOP per token of the matrix products of a stack's layers, forward and backward, in
+// texts of this length. A multiply-add counts 2.
 double plan_layers_flops(const TransformerPlan *plan, const StackPlan *stack, int64_t length);
 
-// Bytes that decoding keeps of a text of so many tokens, in a model of one stack.
+// Returns the bytes that decoding stores for a text of `tokens` tokens, in a model of one stack.
 double plan_state_bytes(const TransformerPlan *plan, int64_t tokens);
 
-// Whether every layer attends in this way.
+// Returns whether every layer has this kind of attention.
 bool plan_attends(const TransformerPlan *plan, AttentionKind kind);
 
-// Whether any has a window.
+// Returns whether any layer has a window.
 bool plan_has_windows(const TransformerPlan *plan);
 
-// Whether any prepares its queries and keys; and how those that do rotate them, all in one way.
+// plan_prepares() returns whether any layer prepares its queries and keys; plan_rotary() returns
+// their rotation, which is the same in all these layers.
 bool plan_prepares(const TransformerPlan *plan);
 Rotary plan_rotary(const TransformerPlan *plan);
 
-// The channels of --token-shift, in all layers as many.
+// Returns the number of channels of --token-shift, the same in all layers.
 size_t plan_shifted(const TransformerPlan *plan);
 
-// Adds "window_sizes", the windows as the published checkpoints write them: "[4, 8, 2048]".
+// Adds "window_sizes" in the format of the published checkpoints: "[4, 8, 2048]".
 void plan_describe_windows(const TransformerPlan *plan, Metadata **rows, int *count);
 
 #endif

@@ -1,6 +1,6 @@
-// fastformer: all programs in one file, for packages. The first argument says which one runs, or
-// the name by which it is called: train_gpt2 may be a link to it. PROGRAM_LIST is PROGRAM(name) for
-// each; make gives each its own name for main.
+// fastformer: all programs in one executable, for packages. The first argument selects the program,
+// or the name of the executable: train_gpt2 may be a link to it. PROGRAM_LIST is PROGRAM(name) for
+// each program; make renames the main() of each.
 #include "checkpoint.h"
 #include "error.h"
 #include "file.h"
@@ -28,7 +28,7 @@ static const Program programs[] = {PROGRAM_LIST};
 #undef PROGRAM
 enum { PROGRAMS = sizeof programs / sizeof *programs };
 
-// Of the model that this project is about, the command is "train".
+// Returns the command of a program: "train" for train_fastformer, "gpt2" for train_gpt2.
 static const char *command_of(const Program *program) {
     if (strcmp(program->name, TRAIN "fastformer") == 0) return "train";
     const bool trains = strncmp(program->name, TRAIN, strlen(TRAIN)) == 0;
@@ -48,7 +48,7 @@ static const Program *find_command(const char *command) {
 }
 
 // ---- eval and generate ------------------------------------------------------
-// What config.json next to a Hugging Face model's weights calls it, as our programs do.
+// Returns our name of a Hugging Face model from the config.json next to its weights, allocated.
 static char *model_of_config(const char *weights) {
     char *path = path_beside(weights, "config.json");
     if (!file_exists(path))
@@ -63,7 +63,7 @@ static char *model_of_config(const char *weights) {
     return model;
 }
 
-// The program that trains what a run's directory, or a Hugging Face model's, or weights hold.
+// Returns the program that trains the model of a run, a Hugging Face directory or a weights file.
 static const Program *program_of_run(const char *run) {
     Safetensors *weights = checkpoint_open_weights(run);
     const char *ours = safetensors_metadata(weights, "model");
@@ -77,7 +77,7 @@ static const Program *program_of_run(const char *run) {
     return program;
 }
 
-// Runs `program` as if called with -e RUN, `action` and the rest of the command line.
+// Runs `program` with the arguments -e RUN, `action` and the rest of the command line.
 static int run_on(const Program *program, int argc, char **argv, char *const *action) {
     char **arguments = allocate((size_t)argc + 4, sizeof *arguments, "the arguments");
     int count = 0;
@@ -169,7 +169,7 @@ static void print_fish(void) {
     printf("'\n");
 }
 
-// Whether `text` asks for something about this program, which is then printed.
+// Prints the answer to --help, --version and the like. Returns whether `text` is one of these.
 static bool answer(const char *text) {
     static const struct {
         const char *name;

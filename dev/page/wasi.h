@@ -1,5 +1,5 @@
-// What WASI's C library lacks of what our sources name, for the build of dev/page/wasm.c only:
-// every source is compiled with this file before it.
+// Declarations that our sources need and WASI's C library lacks. Only for the build of
+// dev/page/wasm.c, which includes this file before every source.
 
 #include <errno.h>
 #include <stddef.h>
@@ -23,7 +23,7 @@ struct winsize {
 
 #define stat(path, status) file_status(path, status)
 
-// Nothing that the page calls reaches them.
+// Never called in the page.
 char *realpath(const char *path, char *resolved);
 int dup2(int from, int to);
 ssize_t getrandom(void *buffer, size_t size, unsigned flags);

@@ -1,14 +1,15 @@
-// The decoder in the page of a run: this program's own models, tokenizers and readers, compiled to
-// WebAssembly (dev/build/wasm.mk), with what the page's worker calls. It sees no file but those
-// that the page hands over.
+// The decoder in the page of a run: the program's models, tokenizers and readers, compiled to
+// WebAssembly (dev/build/wasm.mk), and the functions that the page's worker calls. It can only
+// access files that the page passes to it.
 //
-// A text is a list of tokens. session_begin() makes it of a prompt, and each session_next() shows
-// one more: first those of the prompt, then such as the model draws, until the page stops asking.
-// What is drawn is what --prompt draws of the same weights, settings and seed. A translator's text
-// is the source, the token that its decoder begins with, and the translation; BERT's has masks.
+// A text is a list of tokens. session_begin() creates it from a prompt, and each session_next()
+// returns one more token: first those of the prompt, then tokens drawn from the model, until the
+// page stops. The result is that of --prompt with the same weights, settings and seed. A
+// translator's text is the source, the first token of its decoder, and the translation; BERT's text
+// contains masks.
 //
-// What fails ends the instance, by fail(): the worker starts another. What a page has not (signals,
-// programs, other processes) is left to the worker: the functions in absent.txt.
+// Errors end the instance by fail(), and the worker starts another one. The worker provides
+// functions that a page lacks (signals, programs, other processes); absent.txt lists them.
 
 #include "attention_view.h"
 #include "error.h"
@@ -29,27 +30,27 @@
 
 typedef struct {
     int32_t token;
-    float loss;       // -log p; NaN: the model did not predict it
-    int32_t joined;   // tokens before it whose text is a part of this one's, as they have bytes
-                      // of one character
+    float loss;       // -log p; NaN: not predicted by the model
+    int32_t joined;   // number of tokens before it that are merged with this one because they are
+                      // bytes of the same character
     int32_t drawn;    // 0: of the prompt
-    int32_t ended;    // it ends the text, and is no part of it
-    int32_t size;     // of
-    const char *text; // what it adds, until the next token is asked for
+    int32_t ended;    // it ends the text and is not part of it
+    int32_t size;     // bytes of `text`
+    const char *text; // text of the token, valid until the next call
 } ShownToken;
 
 typedef struct Session Session;
 
-// A function that the worker calls.
+// A function that the worker can call.
 #define EXPORTED(type, name, ...)                                                                  \
     type name(__VA_ARGS__) __attribute__((export_name(#name)));                                    \
     type name(__VA_ARGS__)
 
-// Each is in a file of its own (train_NAME.c).
+// Each in its own file (train_NAME.c).
 extern const ModelType fastformer, gpt2, llama, bert, translate;
 
 // ---- files ------------------------------------------------------------------
-// In the place of dev/base/file.c. The only state that is global, as a file system is.
+// Replaces dev/base/file.c. The only global state, like a file system.
 
 static FileMap *files; // (file_count)
 static size_t file_count;
@@ -58,7 +59,7 @@ EXPORTED(void *, session_allocate, size_t size) {
     return allocate(size, 1, "a file");
 }
 
-// Before the session is opened; takes over both arrays.
+// Adds a file before the session is opened; owns both arrays.
 EXPORTED(void, session_add_file, char *name, unsigned char *data, size_t size) {
     files = grow_list(files, file_count, sizeof(FileMap), "files");
     files[file_count++] = (FileMap){name, data, size};
@@ -91,7 +92,7 @@ void file_unmap(FileMap *file) {
     *file = (FileMap){0};
 }
 
-// stat(), by which a tokenizer's directory is told from its file.
+// stat(), used to distinguish a tokenizer's directory from its file.
 int file_status(const char *path, struct stat *status) {
     *status = (struct stat){.st_mode = strcmp(path, ".") == 0 ? S_IFDIR : S_IFREG};
     return file_exists(path) || S_ISDIR(status->st_mode) ? 0 : -1;
@@ -106,14 +107,14 @@ struct Session {
     Generation generation;
     SamplerSettings sampler;
     Random random;
-    Reader *reader;  // of a model that writes on; NULL: no text was begun
+    Reader *reader;  // of a language model; NULL: no text has begun
     real *logits;    // (V) of the next token
-    int32_t *tokens; // (count) of which the first are given,
+    int32_t *tokens; // (count), the first `given` are not drawn
     size_t count, given, read, shown;
-    size_t source;  // and the first of these a translator's source
-    double *losses; // (count - given) of a translation; NULL
+    size_t source;  // translator: the first `source` tokens are the source text
+    double *losses; // (count - given) of a translation; or NULL
     char *decoded;
-    AttentionView *view; // NULL: not asked for so far
+    AttentionView *view; // NULL: not used yet
     JsonWriter attention, guesses;
     ShownToken token;
 };
@@ -126,7 +127,7 @@ static const ModelType *type_of(const Safetensors *weights) {
     fail("%s: a model that the page does not know", name ? name : "");
 }
 
-// Row of a parameter (n), as page_model.h has it; returns where the next one is.
+// Reads a row (n) of a parameter in the format of page_model.h. Returns the start of the next row.
 static const unsigned char *load_row(const unsigned char *at, const unsigned char *end, bool exact,
                                      real *out, size_t n) {
     const size_t size = exact ? n * sizeof(float) : sizeof(float) + n;
@@ -190,8 +191,8 @@ EXPORTED(Session *, session_open, void) {
     return session;
 }
 
-// What the model is, as JSON: the first layer of the stack that writes, and the bytes that decoding
-// keeps of as many tokens as there are positions, here and with softmax attention.
+// Describes the model as JSON: the first layer of the decoder stack, and the bytes that decoding
+// stores for a text of all positions, with this model and with softmax attention.
 EXPORTED(const char *, session_about, const Session *session) {
     const Run *run = &session->run;
     const int64_t n = run->setup.positions;
@@ -233,7 +234,7 @@ static double log_sum(const real *logits, int64_t count) {
     return sampler_log_sum(logits, (size_t)count, largest);
 }
 
-// Of all tokens of a batch's only text (length, V), fresh.
+// Returns the logits of all tokens of a batch with one text, (length, V), allocated.
 static real *logits_of(const Run *run, const Batch *batch) {
     real *logits =
         allocate((size_t)(batch->length * run->setup.vocabulary), sizeof(real), "logits");
@@ -241,7 +242,7 @@ static real *logits_of(const Run *run, const Batch *batch) {
     return logits;
 }
 
-// The batch of a translation: the decoder reads what is before its last token.
+// Returns the batch of a translation: the decoder reads all its tokens except the last one.
 static Batch translation_batch(const Session *session) {
     const size_t S = session->source;
     return (Batch){.batch = 1,
@@ -285,7 +286,7 @@ static void begin_masked(Session *session, Text text) {
     free(logits);
 }
 
-// Begins a text. Returns how many tokens of it are known.
+// Begins a text. Returns the number of tokens known so far.
 EXPORTED(size_t, session_begin, Session *session, const char *text, size_t size, double temperature,
          double top_p, double seed) {
     const ModelType *type = session->run.type;
@@ -308,12 +309,12 @@ EXPORTED(size_t, session_begin, Session *session, const char *text, size_t size,
     return session->count;
 }
 
-// Of each mask the most probable tokens (fill_write_best), as JSON.
+// Returns the most probable tokens for each mask (fill_write_best), as JSON.
 EXPORTED(const char *, session_guesses, const Session *session) {
     return session->guesses.text;
 }
 
-// The loss of token i, which is drawn where there is none.
+// Returns the loss of token i, which is drawn if it does not exist yet.
 static double read_text(Session *session, size_t i) {
     const int64_t V = session->run.setup.vocabulary;
     while (session->read < i)
@@ -327,7 +328,7 @@ static double read_text(Session *session, size_t i) {
     return sum - (double)session->logits[session->tokens[i]];
 }
 
-// The text that token i adds to what is before it, which needs only a few of these.
+// Decodes the text that token i adds to the text before it, using only a few tokens as context.
 static void decode_text(Session *session, size_t i) {
     enum { CONTEXT = 4 };
     const Tokenizer *tokenizer = session->run.dataset->tokenizer;
@@ -343,7 +344,7 @@ static void decode_text(Session *session, size_t i) {
     session->token.size = (int32_t)(all - before);
 }
 
-// The next token of the text.
+// Returns the next token of the text.
 EXPORTED(const ShownToken *, session_next, Session *session) {
     const size_t i = session->shown++;
     const bool drawn = i >= session->given;
@@ -359,7 +360,8 @@ EXPORTED(const ShownToken *, session_next, Session *session) {
     return &session->token;
 }
 
-// Which batch has token i of a text, and where. Of a translation the row is that which wrote it.
+// Returns a batch with token i of a text and sets *row to its row. In a translation *row is the row
+// that predicted the token.
 static Batch batch_with(const Session *session, size_t i, size_t *row) {
     const size_t T = (size_t)session->run.setup.positions, S = session->source;
     const bool writes = session->reader;
@@ -371,7 +373,7 @@ static Batch batch_with(const Session *session, size_t i, size_t *row) {
                            .inputs = session->tokens + first};
 }
 
-// What token i drew on (attention_view.h): JSON, until it is asked for again.
+// Returns the attention of token i (attention_view.h) as JSON, valid until the next call.
 EXPORTED(const char *, session_attention, Session *session, size_t i) {
     size_t row;
     const Batch batch = batch_with(session, i, &row);

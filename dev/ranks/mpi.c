@@ -1,11 +1,10 @@
-// Several processes, by MPI. MPI moves bytes between pairs of ranks, and nothing else is used of
-// it: sums are taken here, in the order of ranks, so that they do not depend on how an
-// implementation takes them.
+// Several processes with MPI. MPI only moves bytes between pairs of ranks. Sums are computed here,
+// in the order of ranks, so that they do not depend on the MPI implementation.
 //
-// A chunk of gradients is summed in two halves: each rank gets, from all others, what they have of
-// its part of the chunk and adds it up; then it sends the sums to all others. A rank sends and
-// receives 2 (n-1)/n times the array for any n, as a ring does, in 2 messages to each other rank
-// instead of 2 (n-1) in a row.
+// A chunk of gradients is summed in two phases: each rank receives its part of the chunk from all
+// others and adds these up; then it sends the sums to all others. A rank sends and receives
+// 2 (n-1)/n times the array for any n, like a ring, but with 2 messages to each other rank instead
+// of 2 (n-1) in sequence.
 #include "bf16.h"
 #include "clock.h"
 #include "error.h"
@@ -18,20 +17,20 @@
 #include <string.h>
 
 enum {
-    TAG_NUMBERS = 1, // and gradients on their way to the rank that sums them, and back
-    TAG_SCATTER,
-    TAG_GATHER,
+    TAG_NUMBERS = 1,
+    TAG_SCATTER, // gradients to the rank that sums them
+    TAG_GATHER,  // their sums to all ranks
     PIECE = RANKS_PIECE,
-    CHUNK = 16,        // pieces of a chunk, where there are not more ranks
-    BLOCK = 1024,      // elements that are summed at a time
-    MESSAGE = 1 << 30, // bytes at most
-    LOOKS = 300        // at messages, before sleeping in between
+    CHUNK = 16,        // least number of pieces per chunk; more with more ranks
+    BLOCK = 1024,      // elements summed at a time
+    MESSAGE = 1 << 30, // most bytes per message
+    LOOKS = 300        // checks for messages before sleeping between checks
 };
 
-// What a Ranks keeps as its engine.
+// Ranks.engine.
 typedef struct {
     MPI_Comm world;
-    bool threads; // one thread at a time may call MPI, whichever
+    bool threads; // any thread may call MPI, one at a time
 } Engine;
 
 static const Engine *engine(const Ranks *r) {
@@ -47,16 +46,16 @@ static void check(int code, const char *what) {
 }
 
 // ---- messages ---------------------------------------------------------------
-// On their way, each from or to one other rank.
+// Messages in flight, each from or to one other rank.
 typedef struct {
     Ranks *ranks;
-    const char *what; // they are for
+    const char *what; // their purpose, for error messages
     MPI_Request *requests;
     int *peers;
     int count;
 } Messages;
 
-// Room for one from and one to each other rank.
+// Allocates space for one message from and one to each other rank.
 static Messages messages_create(Ranks *r, const char *what) {
     const size_t most = 2 * (size_t)r->size;
     return (Messages){.ranks = r,
@@ -87,7 +86,7 @@ static void receive_from(Messages *m, int peer, int tag, void *data, size_t byte
           m->what);
 }
 
-// Ends the program: names those whose messages did not come.
+// Exits with an error that names the ranks whose messages are missing.
 static _Noreturn void give_up(const Messages *m) {
     const Ranks *r = m->ranks;
     char *names = copy_string("");
@@ -108,11 +107,11 @@ static _Noreturn void give_up(const Messages *m) {
          missing > 8 ? ", ..." : "");
 }
 
-// Waits until all have arrived.
+// Waits until all messages have completed.
 static void wait_for(Messages *m) {
     Deadline deadline = deadline_in(m->ranks->timeout);
     for (int64_t looks = 0;; looks++) {
-        const bool late = deadline_passed(&deadline); // they may have come meanwhile
+        const bool late = deadline_passed(&deadline); // messages may complete meanwhile
         int done;
         check(MPI_Testall(m->count, m->requests, &done, MPI_STATUSES_IGNORE), m->what);
         if (done) break;
@@ -124,7 +123,7 @@ static void wait_for(Messages *m) {
 
 // ---- a few numbers ----------------------------------------------------------
 
-// Down a tree: rank r has it from r without its lowest bit.
+// Broadcasts along a tree: rank r receives from r without its lowest bit.
 static void spread(Messages *m, char *data, size_t bytes) {
     const Ranks *r = m->ranks;
     const int lowest = r->rank & -r->rank;
@@ -158,7 +157,7 @@ void transport_gather(Ranks *r, const void *data, size_t bytes, void *all, const
 }
 
 // ---- joining and leaving ----------------------------------------------------
-// MPI starts servers of its own, so it is left alone where nobody wants several processes.
+// MPI starts its own servers, so it is not initialised unless a launcher started the process.
 static bool was_launched(void) {
     static const char *const names[] = {"OMPI_COMM_WORLD_SIZE", "PMIX_RANK", "PMI_RANK",
                                         "MV2_COMM_WORLD_SIZE"};
@@ -178,7 +177,7 @@ char *ranks_library(void) {
     char text[MPI_MAX_LIBRARY_VERSION_STRING] = "";
     int length;
     if (MPI_Get_library_version(text, &length) != MPI_SUCCESS) text[0] = '\0';
-    text[strcspn(text, ",\n")] = '\0'; // what follows is how it was built
+    text[strcspn(text, ",\n")] = '\0'; // drop the build information
     for (char *c = text; *c; c++)
         if (*c == '\t') *c = ' ';
     return copy_string(text);
@@ -199,11 +198,11 @@ void transport_abort(const Ranks *r, int status) {
 Ranks *ranks_open(double timeout) {
     int provided, rank, size;
     if (!was_launched()) return NULL;
-    // A process that is killed while others start may leave these without an end.
+    // The calls below may never return if another process is killed during the start.
     Watchdog *watchdog = watchdog_start(timeout, "start of MPI");
     if (MPI_Init_thread(NULL, NULL, MPI_THREAD_SERIALIZED, &provided) != MPI_SUCCESS)
         fail("MPI cannot start");
-    atexit(finalize); // --help
+    atexit(finalize); // for early exits such as --help
     MPI_Comm_size(MPI_COMM_WORLD, &size);
     MPI_Comm_rank(MPI_COMM_WORLD, &rank);
     Ranks *r = NULL;
@@ -221,13 +220,12 @@ Ranks *ranks_open(double timeout) {
 
 // ---- gradients --------------------------------------------------------------
 
-// A chunk on its way. Elements that travel are `real`, or uint16_t where they are bf16.
+// A chunk in flight. Elements are sent as `real`, or as uint16_t if bf16.
 typedef struct {
     size_t chunk;
     Messages scattered, gathered;
-    char *out; // (a chunk) bf16: what is sent
-    char *in; // (size - 1, a part) what others have of this rank's part; then, with bf16, (a chunk)
-              // their sums
+    char *out; // (chunk) bf16: elements to send
+    char *in;  // (size - 1, part) received elements of this rank's part; then bf16: sums (chunk)
 } Slot;
 
 struct Reduction {
@@ -235,28 +233,28 @@ struct Reduction {
     size_t count;
     bool bf16;
     size_t chunks;
-    Slot slots[2]; // one is scattered while the other is gathered
-    // For the thread that does the work, where there is one.
+    Slot slots[2]; // one is scattered while the other one is gathered
+    // For the reducing thread, if it exists.
     pthread_t thread;
     pthread_mutex_t lock;
     pthread_cond_t changed;
     real *values;
-    size_t early;              // chunks at the beginning that come first
-    bool early_final;          // they are final
+    size_t early;              // number of chunks at the beginning that are reduced first
+    bool early_final;          // these are final
     size_t from;               // elements from here on are final
-    bool begun, done, leaving; // this reduction; the thread
+    bool begun, done, leaving; // the reduction has begun, is done; the thread must end
 };
 
 typedef struct {
     size_t begin, end;
 } Range;
 
-// Pieces of a chunk.
+// Returns the number of pieces of a chunk.
 static size_t chunk_pieces(const Ranks *r) {
     return r->size > CHUNK ? (size_t)r->size : CHUNK;
 }
 
-// Elements of a chunk that are a rank's part.
+// Returns the elements of a chunk that are a rank's part.
 static Range part_of(const Ranks *r, size_t count, size_t chunk, int rank) {
     const size_t pieces = (count + PIECE - 1) / PIECE, first = chunk * chunk_pieces(r);
     const size_t here = smaller(chunk_pieces(r), pieces - first), n = (size_t)r->size,
@@ -274,7 +272,7 @@ static size_t element_size(const Reduction *d) {
     return d->bf16 ? sizeof(uint16_t) : sizeof(real);
 }
 
-// What is sent of elements from `begin` on.
+// Returns the data to send for elements from `begin` on.
 static const char *outgoing(const Reduction *d, const Slot *slot, const real *values,
                             size_t begin) {
     const size_t first = slot->chunk * chunk_pieces(d->ranks) * PIECE;
@@ -294,7 +292,7 @@ static void add_bf16(real *restrict sum, const uint16_t *restrict x, size_t coun
     for (size_t i = 0; i < count; i++) sum[i] += (real)float_from_bf16(x[i]);
 }
 
-// Everybody's elements of this rank's part are on their way to it.
+// Starts to receive this rank's part from all others and to send them their parts.
 static void scatter(Reduction *d, Slot *slot, const real *values, size_t chunk) {
     Ranks *r = d->ranks;
     const Range all = {part_of(r, d->count, chunk, 0).begin,
@@ -317,7 +315,7 @@ static void scatter(Reduction *d, Slot *slot, const real *values, size_t chunk) 
     }
 }
 
-// This rank's part becomes the sum, in the order of ranks.
+// Replaces this rank's part by the sum, in the order of ranks.
 static void add_up(const Reduction *d, const Slot *slot, real *values) {
     const Ranks *r = d->ranks;
     const Range mine = part_of(r, d->count, slot->chunk, r->rank);
@@ -341,8 +339,8 @@ static void add_up(const Reduction *d, const Slot *slot, real *values) {
     }
 }
 
-// Everybody's parts of a chunk come to everybody. With bf16 they are rounded on the way, the own
-// one, too, so that all have the same.
+// Exchanges the parts of a chunk between all ranks. With bf16 all parts are rounded, including this
+// rank's own, so that all ranks have the same values.
 static void gather(Reduction *d, Slot *slot, real *values) {
     Ranks *r = d->ranks;
     const bool bf16 = d->bf16;
@@ -375,7 +373,7 @@ static void finish(Reduction *d, Slot *slot, real *values) {
 
 // ---- the thread that reduces during the backward pass -----------------------
 
-// The lock is held.
+// Requires the lock.
 static bool known_final(const Reduction *d, size_t chunk) {
     return d->from <= chunk * chunk_pieces(d->ranks) * PIECE ||
            (chunk < d->early && d->early_final);
@@ -394,7 +392,7 @@ static void wait_until_final(Reduction *d, size_t chunk) {
     pthread_mutex_unlock(&d->lock);
 }
 
-// All chunks in the order in which they are final.
+// Reduces all chunks in the order in which they become final.
 static void reduce(Reduction *d) {
     Slot *pending = NULL;
     for (size_t i = 0; i < d->chunks; i++) {
@@ -487,7 +485,7 @@ void reduction_early(Reduction *d, real *values) {
 void reduction_add(Reduction *d, real *values, size_t count) {
     if (!d) return;
     const double start = clock_seconds();
-    Reduction other = *d; // with the same slots
+    Reduction other = *d; // shares the slots
     other.count = count;
     other.chunks = count_chunks(d->ranks, count);
     other.early = other.from = 0;

@@ -1,4 +1,4 @@
-// What ranks tell each other, however the bytes travel (transport.h).
+// The communication of ranks, on top of any transport (transport.h).
 #include "clock.h"
 #include "error.h"
 #include "memory.h"
@@ -14,7 +14,7 @@
 
 enum {
     NAP = 20 * 1000, // nanoseconds
-    SPEAK = 2        // seconds that rank 0 has to say what ends everybody
+    SPEAK = 2        // seconds that rank 0 has to print the error that ends all ranks
 };
 
 void ranks_nap(void) {
@@ -33,7 +33,7 @@ bool deadline_passed(Deadline *deadline) {
     return now > deadline->end;
 }
 
-// ---- a limit for what has none ----------------------------------------------
+// ---- a time limit for any call ----------------------------------------------
 
 struct Watchdog {
     pthread_t thread;
@@ -88,7 +88,7 @@ void watchdog_stop(Watchdog *w) {
     free(w);
 }
 
-// ---- what error.c asks of one of several processes --------------------------
+// ---- callbacks of error.c for one of several processes ----------------------
 
 static const Ranks *joined;
 
@@ -102,7 +102,7 @@ static void name_process(char *text, size_t size) {
 static void let_others_speak(void) {
     if (joined->rank == 0) return;
     const double end =
-        clock_seconds() + SPEAK; // a launcher that ends everybody begins with a signal
+        clock_seconds() + SPEAK; // a launcher that ends all ranks first sends a signal
     while (clock_seconds() < end) ranks_nap();
 }
 
@@ -113,7 +113,7 @@ static void end_all(int status) {
 static const ErrorProcesses at_errors = {name_process, let_others_speak, end_all};
 
 // ---- joining and leaving ----------------------------------------------------
-// Everybody gets everybody's data, (size, bytes), fresh.
+// Returns the data of all ranks on all ranks, (size, bytes), allocated.
 static void *gather_to_all(Ranks *r, const void *data, size_t bytes, const char *what) {
     char *all = allocate((size_t)r->size, bytes, what);
     transport_gather(r, data, bytes, all, what);
@@ -127,7 +127,7 @@ static void learn_hosts(Ranks *r) {
     r->hosts = gather_to_all(r, host, sizeof(host), "start");
     for (int peer = 0; peer < r->size; peer++) {
         r->hosts[peer][RANKS_HOST - 1] = '\0';
-        int first = 0; // rank on that machine
+        int first = 0; // first rank on that machine
         while (strcmp(r->hosts[first], r->hosts[peer]) != 0) first++;
         r->machines += first == peer;
         if (strcmp(r->hosts[peer], host) != 0) continue;
@@ -136,7 +136,7 @@ static void learn_hosts(Ranks *r) {
     }
 }
 
-// Where all processes of this machine may use the same cores, each takes its share of them.
+// If all processes of this machine may use the same cores, each takes its share of them.
 static void share_cores(Ranks *r) {
     cpu_set_t mine, taken;
     CPU_ZERO(&mine);
@@ -221,7 +221,7 @@ void ranks_broadcast(Ranks *r, void *data, size_t bytes) {
     if (r && bytes > 0) transport_broadcast(r, data, bytes);
 }
 
-// What everybody has, (size, bytes) and fresh, for rank 0; NULL for others.
+// Returns the data of all ranks on rank 0, (size, bytes), allocated; NULL on other ranks.
 static void *gather_all(Ranks *r, const void *data, size_t bytes, const char *what) {
     void *all = r->rank == 0 ? allocate((size_t)r->size, bytes, what) : NULL;
     transport_gather(r, data, bytes, all, what);
@@ -276,7 +276,7 @@ void ranks_compare(Ranks *r, const char *text, const char *what) {
              text + begin, r->hosts[0], (int)strcspn(first + begin, "\n"), first + begin);
     }
     free(first);
-    ranks_vote(r, 0); // nobody continues before all have compared
+    ranks_vote(r, 0); // no rank continues before all have compared
 }
 
 void ranks_refuse_same(Ranks *r, const char *id, const char *what) {
@@ -291,5 +291,5 @@ void ranks_refuse_same(Ranks *r, const char *id, const char *what) {
                 fail("ranks %d and %d on %s have the same %s (%s): start one process for each",
                      other, peer, r->hosts[peer], what, id);
     free(all);
-    ranks_vote(r, 0); // nobody continues before all are known to differ
+    ranks_vote(r, 0); // no rank continues before the check
 }

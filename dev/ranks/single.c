@@ -1,11 +1,11 @@
-// One process, always: nothing here looks at its arguments, and no message is ever sent.
+// Always a single process: the functions ignore their arguments and send no messages.
 #include "error.h"
 #include "transport.h"
 #include <stdlib.h>
 
 #pragma GCC diagnostic ignored "-Wunused-parameter"
 
-// Several programs that do not know of each other would overwrite each other's files.
+// Several independent processes would overwrite each other's files.
 Ranks *ranks_open(double timeout) {
     static const char *const sizes[] = {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MV2_COMM_WORLD_SIZE"};
     for (size_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++) {

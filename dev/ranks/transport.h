@@ -1,5 +1,5 @@
-// What is between ranks.c, which knows what ranks tell each other, and mpi.c, which moves the bytes
-// by MPI.
+// The interface between ranks.c, which defines the communication of ranks, and mpi.c, which
+// transfers the bytes with MPI.
 #ifndef RANKS_TRANSPORT_H
 #define RANKS_TRANSPORT_H
 
@@ -8,10 +8,9 @@
 enum { RANKS_HOST = 64 };
 
 struct Ranks {
-    void *engine; // what mpi.c needs
+    void *engine; // state of mpi.c
     int rank, size;
-    int on_machine, place,
-        machines; // processes on this machine, those of them that come before this one
+    int on_machine, place, machines; // processes on this machine, those of lower rank, machines
     int cores;
     bool bound; // to these cores
     double timeout;
@@ -19,32 +18,32 @@ struct Ranks {
     RanksReport report;
 };
 
-// The rest of ranks_open(), once `engine`, `rank`, `size` (more than 1) and `timeout` are known:
-// learns who is where, and shares out the cores. Gives ranks back.
+// The rest of ranks_open(), when `engine`, `rank`, `size` (more than 1) and `timeout` are known:
+// finds the machine of each rank and distributes the cores. Returns ranks.
 Ranks *ranks_join(Ranks *ranks);
 
-// Messages end the program where others do not answer in time. All ranks call them in the same
-// order.
-void transport_broadcast(Ranks *ranks, void *data, size_t bytes); // everybody gets rank 0's
-// Rank 0 gets everybody's, all (size, bytes), which others leave alone; `what` names them in an
-// error.
+// These functions exit with an error if another rank does not answer in time. All ranks call them
+// in the same order.
+void transport_broadcast(Ranks *ranks, void *data, size_t bytes); // all ranks get rank 0's data
+// Rank 0 gets the data of all ranks, all (size, bytes), which other ranks do not use. `what`: the
+// name of the data in error messages.
 void transport_gather(Ranks *ranks, const void *data, size_t bytes, void *all, const char *what);
 void transport_leave(Ranks *ranks);                   // after the last message
 void transport_abort(const Ranks *ranks, int status); // ends all other processes
 
-void ranks_nap(void); // for as long as a message may take
+void ranks_nap(void); // sleeps for about the time of a message
 
-// How long others may take to answer, checked repeatedly: a second and more between two
-// looks is time in which this process stood still (Ctrl-Z, a machine that sleeps), as perhaps all
-// did, and does not count.
+// The time limit for answers of other ranks, checked repeatedly. If more than a second passes
+// between two checks, this process was suspended (Ctrl-Z, a sleeping machine), and perhaps all
+// were: such time does not count.
 typedef struct {
     double end, looked;
 } Deadline;
 Deadline deadline_in(double seconds);
 bool deadline_passed(Deadline *deadline);
 
-// Ends the program where `what` takes longer than that many seconds, for what cannot be called with
-// a limit.
+// Exits with an error if `what` takes longer than `seconds`. For calls without a time limit of
+// their own.
 typedef struct Watchdog Watchdog;
 Watchdog *watchdog_start(double seconds, const char *what);
 void watchdog_stop(Watchdog *watchdog);

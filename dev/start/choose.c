@@ -1,7 +1,7 @@
-// The main of a program that holds several copies of itself, each compiled for another level of
-// x86-64's instructions (make ARCH=portable): it runs the first whose level the processor has, or
-// the last, which runs on any. LEVELS is LEVEL(NAME) for each but the last. The linker puts this
-// main in the place of the last one's.
+// main() of a program that contains several copies of itself, compiled for different x86-64
+// instruction set levels (make ARCH=portable). It runs the first copy that the processor supports,
+// or the last, which runs on any processor. LEVELS is LEVEL(NAME) for each copy except the last.
+// The linker replaces main() of the last copy by this one (--wrap).
 #define LEVEL(name)                                                                                \
     const char *processor_lacks_##name(void);                                                      \
     int main_##name(int argc, char **argv);

@@ -1,6 +1,6 @@
-// A program that was built for one processor and copied to another (-march=native) prints a
-// message, where it would die of the first instruction that is not there. Linked into every
-// program, and called before main.
+// Prints an error message if a program built for one processor (-march=native) runs on another one
+// that lacks its instructions, instead of dying at the first such instruction. Linked into every
+// program, and called before main().
 #include "processor.h"
 
 #include <stddef.h>

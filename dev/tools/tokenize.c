@@ -1,8 +1,8 @@
-// tokenize: plain text, or pairs of sentences -> a directory of shards, their tokenizer and
-// meta.json (data/README.md). A text is a file, or comes through a pipe.
+// tokenize: converts plain text or sentence pairs to a directory of shards, their tokenizer and
+// meta.json (data/README.md). A text is a file or a pipe.
 //
-// All is made in a directory inside the output first; only when it is complete does it take the
-// place of what an earlier run left there.
+// All files are first written to a directory inside the output directory. When they are complete,
+// they replace the files of an earlier run.
 #include "bpe.h"
 #include "clock.h"
 #include "dataset.h"
@@ -71,25 +71,25 @@ static const Option rows[] = {
 typedef struct {
     const char *output;
     char *staging;
-    bool prepared;                  // both directories
-    bool binary;                    // what is no text is taken as it is
-    bool terminal;                  // is standard output one?
-    double next;                    // when a line of progress is due
-    bool shown;                     // the cursor is after one
-    const char *names[SPLIT_COUNT]; // of the files the texts are from
-    FileMap files[SPLIT_COUNT];     // of one file: only the first
+    bool prepared;                  // both directories exist
+    bool binary;                    // accept files that are not text
+    bool terminal;                  // standard output is a terminal
+    double next;                    // time of the next progress line
+    bool shown;                     // the cursor is after a progress line
+    const char *names[SPLIT_COUNT]; // file names of the texts
+    FileMap files[SPLIT_COUNT];     // only the first if all splits are from one file
     Text texts[SPLIT_COUNT];
     bool paired;
-    Pairs pairs[SPLIT_COUNT]; // that the texts are made of
+    Pairs pairs[SPLIT_COUNT]; // storage of the texts if paired
     TextCounts counts[SPLIT_COUNT];
     int64_t tokens[SPLIT_COUNT];
     int shards[SPLIT_COUNT];
     uint64_t *checksums[SPLIT_COUNT]; // of the shards
-    int64_t decoded[SPLIT_COUNT];     // bytes of the text that the tokens stand for
-    int64_t lost[SPLIT_COUNT];        // bytes of the text that do not come back from them
+    int64_t decoded[SPLIT_COUNT];     // bytes of the decoded tokens
+    int64_t lost[SPLIT_COUNT];        // bytes of the text that decoding does not restore
     TokenizerSettings settings;
     Tokenizer *tokenizer;
-    bool has_end; // the end token is in the training text
+    bool has_end; // the training text contains the end token
 } Job;
 
 // ---- input ------------------------------------------------------------------
@@ -128,7 +128,7 @@ static void check_pair_options(const Options *options, int operand_count) {
         fail_usage("--source and --target are for --tokenizer bpe");
 }
 
-// One file each: what the option said first would be lost.
+// These options take one file each: a second one would silently replace the first.
 static void check_repeated(const Options *options, OptionName name) {
     if (options_given_again(options, name))
         fail_usage("--%s is given twice, and takes one file; join several with cat",
@@ -168,8 +168,8 @@ static void check_options(const Options *options, int operand_count) {
 }
 
 // ---- progress ---------------------------------------------------------------
-// A text of bytes is "done" so far, of `total` (0: unknown). A line that replaces itself on a
-// terminal, else one every half a minute.
+// Shows that `bytes` of `total` (0: unknown) are done, in a line that overwrites itself on a
+// terminal, else in a new line every 30 seconds. `done`: "read", "encoded".
 static void show_progress(Job *job, const char *name, const char *done, int64_t bytes,
                           int64_t total) {
     const double now = clock_seconds();
@@ -192,7 +192,7 @@ static void start_progress(Job *job) {
 
 static void prepare_output(Job *job);
 
-// Through a pipe, into a file without a name in the output directory: it may be larger than memory,
+// Copies a pipe to an unlinked file in the output directory, because it may be larger than memory
 // and is read more than once.
 static FileMap read_stream(Job *job, const char *name, int from) {
     prepare_output(job);
@@ -225,7 +225,7 @@ static void refuse_format(const Job *job, const char *name, TextFormat format) {
          format.command ? "" : "; --tokenizer byte --binary takes its bytes as they are");
 }
 
-// A file, or what comes through a pipe: "-", or a name that is no file's.
+// Maps a file, or the contents of a pipe: "-", or a name that is not a regular file.
 static FileMap map_input(Job *job, const char *name) {
     struct stat status;
     const bool standard = strcmp(name, "-") == 0;
@@ -259,7 +259,7 @@ static void read_texts(Job *job, const Options *options, const char *operand) {
     job->names[SPLIT_VAL] = job->names[SPLIT_TEST] = job->names[SPLIT_TRAIN];
 }
 
-// Two files a split, in its text a sentence of one and a sentence of the other in turn.
+// Reads two files per split. Its text alternates between sentences of one and of the other.
 static void read_pairs(Job *job, const Options *options) {
     job->paired = true;
     for (int s = 0; s < SPLIT_COUNT; s++) {
@@ -307,7 +307,7 @@ static void remove_file(const char *directory, const char *name) {
     free(path);
 }
 
-// Whether a file is one that this program writes: train_000000.bin, tokenizer.model.
+// Returns whether this program writes files of this name: train_000000.bin, tokenizer.model.
 static bool is_ours(const char *name) {
     static const char *const files[] = {"tokenizer.model", "tokenizer.vocab", "tokenizer.json",
                                         "vocab.json", "merges.txt"};
@@ -323,8 +323,7 @@ static bool is_ours(const char *name) {
     return false;
 }
 
-// One run at a time writes into a directory. The lock is held until the program ends, however it
-// ends.
+// Only one run at a time may write to a directory. The lock is held until the process ends.
 static void lock_output(const char *directory) {
     const int fd = open(directory, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (fd < 0) fail("%s: cannot open: %s", directory, strerror(errno));
@@ -336,7 +335,8 @@ static void lock_output(const char *directory) {
          strerror(errno));
 }
 
-// Makes output and staging directory; the latter is emptied of what a run left that did not finish.
+// Creates the output and staging directories and removes files of an unfinished run from the
+// latter.
 static void prepare_output(Job *job) {
     size_t count;
     if (job->prepared) return;
@@ -344,7 +344,7 @@ static void prepare_output(Job *job) {
     directory_create(job->output);
     lock_output(job->output);
     char **names = directory_list(job->output, &count);
-    bool used = false; // by an earlier run of this program, whose files are replaced
+    bool used = false; // by an earlier run, whose files are replaced
     for (size_t i = 0; i < count; i++) used = used || strcmp(names[i], "meta.json") == 0;
     for (size_t i = 0; i < count; i++)
         if (is_ours(names[i]) ? !used : dataset_split_of(names[i]) >= 0)
@@ -365,8 +365,8 @@ static void write_meta(const Job *job, const char *json) {
     free(line);
 }
 
-// What precedes a text. A model knows what it was trained on: a newline, if no <|endoftext|>
-// stood there.
+// Returns the token that precedes a text. With BPE it is a newline if the training text contains no
+// <|endoftext|>, because a model only knows the tokens it was trained on.
 static int32_t end_token(const Job *job) {
     const int32_t end = tokenizer_end(job->tokenizer);
     size_t before;
@@ -416,8 +416,8 @@ static void write_full_meta(const Job *job) {
     json_writer_free(&w);
 }
 
-// Puts what is in the staging directory in the place of an earlier run's files. From the first
-// removal to the last step, meta.json says that the directory is not to be used.
+// Replaces the files of an earlier run by those in the staging directory. Until this is complete,
+// meta.json marks the directory as unfinished.
 static void publish(const Job *job) {
     size_t count;
     write_meta(job, "{\"unfinished\": true}");
@@ -440,7 +440,7 @@ static void publish(const Job *job) {
 }
 
 // ---- tokens -----------------------------------------------------------------
-// Whether a text can say where a sentence ends.
+// Returns whether the tokenizer encodes BPE_END as its end token.
 static bool has_end_token(const Tokenizer *tokenizer) {
     int32_t *tokens;
     const size_t count = tokenizer_encode(tokenizer, BPE_END, strlen(BPE_END), 0, &tokens);
@@ -470,7 +470,7 @@ static void make_tokenizer(Job *job) {
              (long long)settings->vocabulary, found);
 }
 
-// What the tokens of a piece of text give back.
+// Counts the decoded and the lost bytes of a piece of text.
 static void check_decoding(Job *job, SplitName s, Text text, const int32_t *tokens, size_t count) {
     size_t size;
     char *decoded = tokenizer_decode(job->tokenizer, tokens, count, &size);
@@ -479,7 +479,7 @@ static void check_decoding(Job *job, SplitName s, Text text, const int32_t *toke
     free(decoded);
 }
 
-// What the tokenizer puts before a text or after it. Pairs have their own ends.
+// Writes the tokens that the tokenizer puts before or after a text. Pairs have their own ends.
 static void add_around(Job *job, SplitName s,
                        const int32_t *(*around)(const Tokenizer *tokenizer, size_t *count),
                        ShardWriter *writer) {
@@ -496,7 +496,7 @@ static void encode_text(Job *job, SplitName s, ShardWriter *writer) {
     start_progress(job);
     add_around(job, s, tokenizer_before, writer);
     for (Text rest = job->texts[s]; rest.size > 0;) {
-        // So that memory does not grow with the text.
+        // Encode in parts, so that memory does not grow with the text.
         const Text text = {rest.data, tokenizer_cut(job->tokenizer, rest, ENCODE_AT_ONCE)};
         int32_t *tokens;
         const size_t count = tokenizer_encode(job->tokenizer, text.data, text.size, 1, &tokens);
@@ -522,7 +522,7 @@ static void encode_split(Job *job, SplitName s, int64_t shard_tokens) {
     job->shards[s] = shard_writer_close(writer, &job->checksums[s]);
 }
 
-// ---- what the user sees -----------------------------------------------------
+// ---- terminal output --------------------------------------------------------
 static const char *count_text(int64_t number, char text[32]) {
     return format_count((double)number, text);
 }
@@ -553,8 +553,7 @@ static void print_table(const Job *job) {
 
 int main(int argc, char **argv) {
     streams_open();
-    // A file that grows too large, or a reader that went, is an error of write(), with a line of
-    // its own.
+    // A file that grows too large, or a closed pipe, becomes an error of write() with a message.
     signal(SIGXFSZ, SIG_IGN);
     signal(SIGPIPE, SIG_IGN);
     const char **operands;

@@ -1,8 +1,7 @@
-// What must hold of the encoder-decoder: gradients, reference vectors, padding, decoding, exchange
-// with Hugging Face.
+// Tests of the encoder-decoder: gradients, reference vectors, padding, decoding, beam search.
 //
-//   ./test_translate [NAME]                              tests whose names contain NAME
-//   ./test_translate -r FILE... [-p double|float|bf16]   reference vectors of dev/reference
+//   ./test_translate [NAME]                              runs tests whose names contain NAME
+//   ./test_translate -r FILE... [-p double|float|bf16]   checks reference vectors (dev/reference)
 
 #define TESTING
 #include "train_translate.c"
@@ -19,8 +18,8 @@ enum { IS_DOUBLE = sizeof(real) == sizeof(double) };
 
 static const char *const norms[] = {"norm=post", "norm=pre"};
 
-// Sentences of random lengths on both sides, the first of them as long as the batch; freed with
-// example_free().
+// A batch of sentence pairs of random lengths, except that the first sentence of each side has the
+// full length. Freed with example_free().
 typedef struct {
     int32_t *source;
     uint8_t *source_mask;
@@ -58,8 +57,7 @@ static void example_free(Example *e) {
 static void check_gradients(const char *options, int64_t source_length, int64_t length) {
     if (!IS_DOUBLE) return; // central differences need double
 #ifdef _OPENMP
-    omp_set_num_threads(
-        1); // thousands of passes so small that threads would mostly wait for each other
+    omp_set_num_threads(1); // thousands of passes too small for several threads
 #endif
     for (size_t i = 0; i < 2; i++) {
         char *all = format_string("%s %s", options, norms[i]);
@@ -99,7 +97,8 @@ static void test_no_targets(void) {
     model_test_free(&t);
 }
 
-// A token in a padded position of the source changes nothing, and in the target nothing elsewhere.
+// A padded token of the source changes nothing. A padded token of the target changes only the
+// logits of its own position.
 static void test_padding(void) {
     enum { B = 3, S = 40, T = 35, V = 31 };
     for (size_t k = 0; k < 2; k++) {
@@ -117,7 +116,7 @@ static void test_padding(void) {
         transformer_logits(t.model, &e.batch, after);
         for (int i = 0; i < B * T; i++)
             CHECK(model_test_same(before + i * V, after + i * V, V) == (e.batch.mask[i] != 0));
-        // And what no padding is does show.
+        // A token that is not padding does change the logits.
         e.source[0] = (e.source[0] + 1) % V;
         transformer_logits(t.model, &e.batch, after);
         CHECK(!model_test_same(before, after, V));
@@ -129,7 +128,7 @@ static void test_padding(void) {
     }
 }
 
-// The same update with 1 and with 3 threads; and from two batches of one row each.
+// Returns the norm of the batch's gradient, accumulated over parts of `rows` rows each.
 static double norm_of_update(const Batch *batch, int64_t rows, int threads, const char *options) {
 #ifdef _OPENMP
     omp_set_num_threads(threads);
@@ -153,6 +152,7 @@ static double norm_of_update(const Batch *batch, int64_t rows, int threads, cons
     return norm;
 }
 
+// The update is the same with 1 and with 3 threads, and from two parts of one row each.
 static void test_threads_and_accumulation(void) {
     for (size_t k = 0; k < 2; k++) {
         char *options = format_string(SMALL "dropout=0.2 %s", norms[k]);
@@ -176,22 +176,22 @@ static void test_reference(void) {
     }
 }
 
-// ---- decoding ---------------------------------------------------------------
-// Streams that are selected again have the logits of the parallel form, at every position.
+// ---- Decoding ---------------------------------------------------------------
+
+// Decoding gives the logits of the parallel form at every position, also for selected streams.
 static void test_decoding(void) {
     enum { B = 3, S = 9, T = 14, V = 31, BEAMS = 2, CUT = 6 };
     for (size_t k = 0; k < 2; k++) {
         char *options = format_string(SMALL "%s", norms[k]);
         ModelTest t = model_test_create(&translate, options, B, T, V);
         Example e = example_create(&t, S, 5);
-        free((uint8_t *)e.batch.mask); // the decoder knows none
+        free((uint8_t *)e.batch.mask); // the decoder takes none
         e.batch.mask = NULL;
         real *expected = allocate((size_t)B * T * V, sizeof(real), "test"),
              *logits = allocate((size_t)B * BEAMS * V, sizeof(real), "test");
         transformer_logits(t.model, &e.batch, expected);
         void *d = translator_create(t.model, &e.batch, BEAMS, T);
-        // In the second stream of each sentence there is something else, until the first takes its
-        // place.
+        // The second stream of each sentence reads other tokens until it is replaced by the first.
         size_t sentences[B] = {0, 1, 2}, count = B;
         double worst = 0;
         for (int i = 0; i < T; i++) {
@@ -223,7 +223,7 @@ static void test_decoding(void) {
     }
 }
 
-// The search of the reference vectors: the best hypothesis of each sentence and its score.
+// The best hypothesis of each sentence and its score equal those of the reference vectors.
 static void check_beams(const char *name) {
     char *path = format_string("dev/reference/translate_%s.safetensors", name);
     Safetensors *file = safetensors_open(path);

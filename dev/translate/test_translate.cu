@@ -1,18 +1,18 @@
-// What must hold of the encoder-decoder on the GPU: the reference vectors, and that it is the CPU's
-// model.
+// Tests of the encoder-decoder on the GPU: it reproduces the reference vectors and the CPU's
+// results.
 //
-//   ./test_translatecu [NAME]    tests whose names contain NAME
+//   ./test_translatecu [NAME]    runs tests whose names contain NAME
 
 #include "gpu_model_test.cuh"
 extern "C" {
 #include "translate.h"
 }
 
-ModelType translate_on_gpu(); // of train_translate.cu, which is linked
+ModelType translate_on_gpu(); // in train_translate.cu
 
 #define SMALL "encoder-layers=2 decoder-layers=2 channels=24 heads=3 ffn=40 "
 #define SHALLOW                                                                                    \
-    "encoder-layers=1 decoder-layers=1 channels=24 heads=3 ffn=40 " // two layers, as other models
+    "encoder-layers=1 decoder-layers=1 channels=24 heads=3 ffn=40 " // two layers, like other models
 #define LONG                                                                                       \
     "encoder-layers=1 decoder-layers=1 channels=16 heads=2 ffn=24 " // more than a tile of attention
 #define DROPS "dropout=0.2 attention-dropout=0.3 label-smoothing=0.1 "
@@ -24,8 +24,8 @@ static GpuPair pair() {
     return {&type, &translate, 1};
 }
 
-// Not in bf16: the sign of the ReLU's input depends on the rounding, and so does all of
-// a gradient. In bf16 gradients are off by up to 1.3e-1 of these here, and by 9.6e-2 on the CPU.
+// Not in bf16: rounding can change the sign of a ReLU's input, and with it a whole gradient. In
+// bf16 these gradients are off by up to 1.3e-1, and by 9.6e-2 on the CPU.
 static void test_reference() {
     for (const char *name : {"postnorm", "prenorm"}) {
         char *path = format_string("dev/reference/translate_%s.safetensors", name);
@@ -35,7 +35,7 @@ static void test_reference() {
     }
 }
 
-// With both orders of normalisation.
+// Checks both orders of normalisation.
 static void check_steps(const char *options, const char *precision, int64_t length, double padding,
                         double tolerance) {
     for (const char *norm : norms) {
@@ -78,7 +78,7 @@ static void test_training() {
     }
 }
 
-// The loss of a training step without smoothing.
+// The loss of a training step, computed without label smoothing.
 static void test_unsmoothed() {
     ModelTest gpu = gpu_test_create(pair().gpu, SMALL "label-smoothing=0.2", "fp32", 2, 21, 61),
               cpu = gpu_test_create(pair().cpu, SMALL "label-smoothing=0.2", "fp32", 2, 21, 61);

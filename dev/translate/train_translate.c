@@ -1,18 +1,18 @@
-// The encoder-decoder Transformer on the CPU (Vaswani et al., "Attention Is All You Need", 2017),
-// which translates, with the numbers of Hugging Face's MarianMTModel. Parameters, forward,
-// backward, exchange with Hugging Face and options, top to bottom.
+// The encoder-decoder Transformer for translation on the CPU (Vaswani et al., "Attention Is All You
+// Need", 2017), computing the same function as Hugging Face's MarianMTModel. Options, parameters,
+// forward, backward and exchange with Hugging Face, top to bottom.
 //
-// B batch, S source and T target length, N = B*S, M = B*T, C channels, H heads, F inner channels, V
-// vocabulary:
+// B batch size, S source and T target length, N = B*S, M = B*T, C channels, H heads, F inner
+// channels, V vocabulary size:
 //
-//   x = dropout(sqrt(C) E[token] + sinusoid(position))                  on both sides, E one table
+//   x = dropout(sqrt(C) E[token] + sinusoid(position))                  one table E for both sides
 //   encoder layer: self-attention, W_down ReLU(W_up x)
-//   decoder layer: causal self-attention, attention to the encoder's result, W_down ReLU(W_up x)
+//   decoder layer: causal self-attention, attention to the encoder's output, W_down ReLU(W_up x)
 //   logits = x E^T
 //
 // around each sublayer f   post-norm: x = LayerNorm(x + dropout(f(x)))
 //                          pre-norm:  x = x + dropout(f(LayerNorm(x))), and a LayerNorm after each
-//                          stack
+//                                     stack
 
 #include "error.h"
 #include "huggingface.h"
@@ -63,7 +63,7 @@ static const Option translate_options[] = {
 };
 // clang-format on
 
-// Under the names of Hugging Face's configuration.
+// Names are those of Hugging Face's configuration.
 static ActivationKind activation_kind(const char *name) {
     return strcmp(name, "relu") == 0 ? RELU : strcmp(name, "gelu") == 0 ? GELU_ERF : SILU;
 }
@@ -72,13 +72,14 @@ static const char *activation_name(ActivationKind kind) {
     return kind == RELU ? "relu" : kind == GELU_ERF ? "gelu" : "swish";
 }
 
-// ---- Parameters, under the names of Hugging Face's class --------------------
-// Glorot and Bengio 2010, for a product with K inputs and N outputs.
+// ---- Parameters, with the names of Hugging Face's class ---------------------
+
+// Returns the standard deviation of weights (outputs, inputs) by Glorot and Bengio 2010.
 static double xavier(size_t outputs, size_t inputs) {
     return sqrt(2.0 / (double)(outputs + inputs));
 }
 
-// `count` products of C inputs and as many outputs.
+// Returns the shape of `count` joined products, each from C inputs to C outputs.
 static LinearShape square(size_t channels, size_t count) {
     return (LinearShape){count * channels, channels, WEIGHT_OUT_IN, true,
                          xavier(channels, channels)};
@@ -126,7 +127,7 @@ static void add_stack(ParameterTable *table, TransformerPlan *p, const char *nam
         p->order == PRE_NORM ? add_norm(table, C, "model.%s.layer_norm", name) : no_norm(C);
 }
 
-// What the options say, without layers.
+// Returns a plan as the options say, without layers.
 static TransformerPlan empty_plan(const ModelSetup *setup) {
     const Options *o = setup->options;
     const ModelFacts facts = model_facts(o, NULL);
@@ -195,7 +196,8 @@ static void translate_backward(const Blocks *blocks, const BlockPass *pass,
 }
 
 // ---- Exchange with Hugging Face's MarianMTModel, which is post-norm ---------
-// What its config.json may choose and this program computes in one way.
+
+// Members of config.json for which this program supports one value.
 static const ConfigMember fixed_members[] = {
     {"scale_embedding", {.kind = JSON_BOOL, .boolean = true}},
     {"static_position_embeddings", {.kind = JSON_BOOL, .boolean = true}},
@@ -216,14 +218,14 @@ static const ConfigSize config_sizes[] = {{"encoder_layers", "encoder_layers", M
                                           {"vocab_size", "vocab_size", INT32_MAX}};
 static const ConfigShape config_shape = CONFIG_SHAPE(config_sizes, fixed_members);
 
-// What must be as in the encoder, or the same token.
+// Exits with an error if members `a` and `b` differ.
 static void check_equal(const Json *config, const char *a, const char *b, const char *source) {
     const long long x = json_integer(config, a, 0, INT32_MAX, source),
                     y = json_integer(config, b, 0, INT32_MAX, source);
     if (x != y) fail("%s: \"%s\" is %lld and \"%s\" %lld, expected the same", source, a, x, b, y);
 }
 
-// Both names of SiLU are in use.
+// Returns our name of the activation. SiLU has two names, silu and swish.
 static const char *read_activation(const Json *config, const char *source) {
     const char *name = json_string(config, "activation_function", source);
     if (strcmp(name, "silu") == 0) name = "swish";
@@ -248,7 +250,7 @@ static void translate_read_config(const Json *config, const char *source, Metada
                                                                source)));
 }
 
-// The shared embedding may stand there under each of its names; sinusoids are computed.
+// The shared embedding may be stored under any of its names. Sinusoids are computed, not read.
 static char *translate_tensor_name(const char *theirs, const Safetensors *file) {
     (void)file;
     static const char *const shared[] = {"model.encoder.embed_tokens.weight",
@@ -283,8 +285,9 @@ static const Exchange translate_exchange = {
     .write_config = translate_write_config,
 };
 
-// ---- What the training loop calls -------------------------------------------
-// Per token of either side: of two, one is read and one written.
+// ---- The model as the training loop sees it ---------------------------------
+
+// FLOP per token of either side. Half of the tokens are read and half are written.
 static double translate_flops_per_token(const void *model, int64_t length, double targets) {
     const TransformerPlan *p = transformer_plan(model);
     const double read = plan_layers_flops(p, &p->stacks[SOURCE], length),

@@ -1,4 +1,4 @@
-// The encoder-decoder, which train_translate.c builds for any device.
+// The encoder-decoder Transformer. train_translate.c defines it for every device.
 #ifndef TRANSLATE_H
 #define TRANSLATE_H
 
