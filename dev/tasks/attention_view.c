@@ -6,11 +6,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-// Decoding does not see a whole text at once: this is the same model, made for batches.
+// Decoding does not see a whole text at once, so this is a second instance of the model, set up for
+// batches.
 struct AttentionView {
     const ModelType *type;
     void *model;
-    int32_t *targets; // (length) none
+    int32_t *targets; // (length) all -1: no targets
 };
 
 AttentionView *attention_view_create(const Run *run, size_t length) {

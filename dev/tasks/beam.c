@@ -8,9 +8,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MAX_BEAMS = 64, MAX_CANDIDATES = 2 * MAX_BEAMS, LOOKED_AT = 128 }; // logits side by side
+enum { MAX_BEAMS = 64, MAX_CANDIDATES = 2 * MAX_BEAMS, LOOKED_AT = 128 }; // logits compared at once
 
-// A continuation: stream and token, and log p of all.
+// A continuation: a stream, its next token, and log p of the whole sequence.
 typedef struct {
     size_t stream;
     int32_t token;
@@ -19,22 +19,22 @@ typedef struct {
 
 typedef struct {
     const BeamSettings *settings;
-    size_t vocabulary, candidates; // V; considered in each step
-    size_t longest;                // tokens of any translation
-    size_t count;                  // sentences that are not done
-    size_t *sentences;             // (count) their numbers in the batch
+    size_t vocabulary, candidates; // V; candidates per step
+    size_t longest;                // most tokens of any translation
+    size_t count;                  // unfinished sentences
+    size_t *sentences;             // (count) their indices in the batch
     size_t *live, *finished;       // (count) hypotheses
-    double *log_p;                 // (count, beams) of the live ones
-    int32_t *tokens, *next_tokens; // (count, beams, longest) so far
-    size_t length;                 // of these
-    size_t *from;                  // (count, beams) streams to continue with
+    double *log_p;                 // (count, beams) of the live hypotheses
+    int32_t *tokens, *next_tokens; // (count, beams, longest) written so far
+    size_t length;                 // of these sequences
+    size_t *from;                  // (count, beams) streams to continue
     real *logits;                  // (count, beams, V)
     Candidate *best_of_stream;     // (count, beams, candidates)
     Hypothesis *best;              // (B, settings->best)
 } Search;
 
-// Puts a candidate in its place among the best so far, best first, equal ones in the order they
-// came in; returns how many there are.
+// Inserts a candidate into the list of the best so far, best first; equal candidates keep their
+// order of arrival. Returns the new length of the list.
 static size_t insert(Candidate *best, size_t count, size_t most, Candidate candidate) {
     size_t rank = count;
     while (rank > 0 && candidate.log_p > best[rank - 1].log_p) rank--;
@@ -45,7 +45,7 @@ static size_t insert(Candidate *best, size_t count, size_t most, Candidate candi
     return count;
 }
 
-// Whether any of them is above the limit.
+// Returns whether any x is above the limit.
 static bool any_above(const real *x, size_t count, real limit) {
     int above = 0;
 #pragma omp simd reduction(+ : above)
@@ -53,7 +53,7 @@ static bool any_above(const real *x, size_t count, real limit) {
     return above > 0;
 }
 
-// Whether a token would end a sequence that is never written.
+// Returns whether the token would complete a forbidden sequence.
 static bool is_bad(const Search *s, size_t stream, int32_t token) {
     const int32_t *end = s->tokens + stream * s->longest + s->length;
     for (size_t i = 0; i < s->settings->bad_count; i++) {
@@ -70,18 +70,18 @@ static int64_t longest_of(const Search *s, size_t i) {
     return s->settings->longest[s->sentences[i]];
 }
 
-// The best continuations of one stream; what is not a number is none.
+// Finds the best continuations of one stream; skips NaN.
 static void continue_stream(const Search *s, size_t stream, double log_p) {
     const real *logits = s->logits + stream * s->vocabulary;
     Candidate *best = s->best_of_stream + stream * s->candidates;
     const size_t sentence = stream / (size_t)s->settings->beams;
     const bool forced =
         s->settings->forces_end && (int64_t)s->length + 1 >= longest_of(s, sentence);
-    double largest = -INFINITY; // of all that might be among the best
+    double largest = -INFINITY; // of all logits that may be among the best
     size_t count = 0;
     for (size_t first = 0, end; first < s->vocabulary && !forced; first = end) {
         end = first + LOOKED_AT < s->vocabulary ? first + LOOKED_AT : s->vocabulary;
-        // Most have nothing that is better.
+        // Most blocks contain no better logit.
         if (count == s->candidates &&
             !any_above(logits + first, end - first, (real)best[count - 1].log_p))
             continue;
@@ -100,7 +100,7 @@ static void continue_stream(const Search *s, size_t stream, double log_p) {
     for (size_t i = count; i < s->candidates; i++) best[i] = (Candidate){stream, -1, -INFINITY};
 }
 
-// The best of all streams of sentence i.
+// Collects the best continuations over all streams of sentence i; returns their number.
 static size_t continue_sentence(const Search *s, size_t i, Candidate best[MAX_CANDIDATES]) {
     const size_t first = i * (size_t)s->settings->beams;
     size_t count = 0;
@@ -116,8 +116,8 @@ static double score_of(const BeamSettings *settings, double log_p, int64_t lengt
     return log_p / pow((double)length, settings->alpha);
 }
 
-// A hypothesis of sentence i that is complete: `count` tokens one after the other, and one more
-// where it is not negative.
+// Adds a complete hypothesis of sentence i: `count` tokens, followed by `last` unless it is
+// negative.
 static void finish(const Search *s, size_t i, const int32_t *tokens, size_t count, int32_t last,
                    double score) {
     const size_t most = (size_t)s->settings->best;
@@ -133,8 +133,8 @@ static void finish(const Search *s, size_t i, const int32_t *tokens, size_t coun
     if (last >= 0) best[rank].tokens[count] = last;
 }
 
-// Sorts the continuations of sentence i into finished and live ones; the latter, `beams` at most,
-// go to place `to`.
+// Splits the continuations of sentence i into finished and live ones. Stores the live ones, at most
+// `beams`, at index `to`.
 static void sort_out(Search *s, size_t i, size_t to, const Candidate *candidates, size_t count) {
     const BeamSettings *settings = s->settings;
     const size_t beams = (size_t)settings->beams, longest = s->longest;
@@ -156,7 +156,7 @@ static void sort_out(Search *s, size_t i, size_t to, const Candidate *candidates
         s->log_p[to * beams + live] = c->log_p;
         live++;
     }
-    for (size_t k = live; k < beams && live > 0; k++) { // streams that are not used
+    for (size_t k = live; k < beams && live > 0; k++) { // unused streams
         s->from[to * beams + k] = s->from[to * beams];
         s->next_tokens[(to * beams + k) * longest + s->length] = settings->end;
     }
@@ -165,7 +165,7 @@ static void sort_out(Search *s, size_t i, size_t to, const Candidate *candidates
     s->sentences[to] = s->sentences[i];
 }
 
-// The live hypotheses of sentence i are complete.
+// Adds the live hypotheses of sentence i to the complete ones.
 static void finish_live(Search *s, size_t i) {
     const size_t beams = (size_t)s->settings->beams, length = s->length + 1;
     for (size_t k = 0; k < s->live[i]; k++)
@@ -173,7 +173,7 @@ static void finish_live(Search *s, size_t i) {
                score_of(s->settings, s->log_p[i * beams + k], (int64_t)length));
 }
 
-// Whether nothing is left to do for sentence i, which was continued by one token.
+// Returns whether sentence i, which was just extended by one token, is done.
 static bool is_done(const Search *s, size_t i) {
     const BeamSettings *settings = s->settings;
     const size_t beams = (size_t)settings->beams;
@@ -183,7 +183,7 @@ static bool is_done(const Search *s, size_t i) {
            score_of(settings, s->log_p[i * beams], longest_of(s, i));
 }
 
-// One token more for all sentences; those that are done are dropped.
+// Extends all sentences by one token, and drops those that are done.
 static void advance(Search *s) {
     const size_t beams = (size_t)s->settings->beams;
 #pragma omp parallel for schedule(dynamic)

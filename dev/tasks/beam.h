@@ -1,13 +1,13 @@
-// Beam search: the most probable translations that a model decodes, of many sentences side by side.
+// Beam search: finds the most probable translations of many sentences side by side.
 //
-// In each step the 2 * beams best continuations of a sentence's live hypotheses by their log p are
-// considered, best first. One that ends is finished, with score log p / length^alpha (its end
-// counted), if it is among the best `beams`; the best `beams` others live on. A sentence is done
-// when `beams` or more are finished and the best finished score is at least the best live log p /
-// longest^alpha, or after its `longest` tokens; only if nothing is finished then, live ones count.
-// With one beam the search is greedy: the most probable token, until it is the end. Sequences that
-// are never written are no continuations, and count in the softmax. Where an end is forced, it is
-// the last of the `longest` tokens and costs nothing.
+// Each step considers the 2 * beams best continuations, by log p, of a sentence's live hypotheses,
+// best first. A continuation that ends is finished, with score log p / length^alpha (the end
+// counts), if it is among the best `beams`; the best `beams` others stay live. A sentence is done
+// when at least `beams` hypotheses are finished and the best finished score is at least the best
+// live log p / longest^alpha, or after its `longest` tokens. Live hypotheses count only if nothing
+// is finished by then. With one beam the search is greedy: it takes the most probable token until
+// that is the end. Forbidden sequences are never continuations, but count in the softmax. If the
+// end is forced, it is the last of the `longest` tokens and costs nothing.
 #ifndef TASKS_BEAM_H
 #define TASKS_BEAM_H
 
@@ -16,25 +16,25 @@
 #include "model.h"
 
 typedef struct {
-    int beams, best; // hypotheses per sentence; how many of them are returned, at least 1
+    int beams, best; // hypotheses per sentence; how many of them to return, at least 1
     double alpha;
-    const TokenList *bad; // (bad_count) sequences that are never written
+    const TokenList *bad; // (bad_count) forbidden sequences
     size_t bad_count;
     bool forces_end;
     int64_t vocabulary;     // V
-    int32_t start, end;     // token that the decoder reads first; that ends a translation
-    const int64_t *longest; // (B) tokens of each translation at most, 1 or more, the end counted
+    int32_t start, end;     // the decoder's first input; the token that ends a translation
+    const int64_t *longest; // (B) most tokens of each translation, including the end; at least 1
 } BeamSettings;
 
 typedef struct {
-    int32_t *tokens; // (count) with the end where there is one; fresh
+    int32_t *tokens; // (count) with the end, if there is one; newly allocated
     size_t count;
     double score;
 } Hypothesis;
 
-// best (batch->batch, settings->best): those of each sentence on the source side of the batch, the
-// best first, without tokens where fewer were finished. `logits`: memory for one search after the
-// other.
+// Stores the hypotheses of each sentence on the source side of the batch in best (batch->batch,
+// settings->best), best first; if fewer were finished, the rest have no tokens. `logits` is memory
+// that successive searches reuse.
 void beam_search(const ModelType *type, void *model, const BeamSettings *settings,
                  const Batch *batch, Room *logits, Hypothesis *best);
 

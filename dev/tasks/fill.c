@@ -25,7 +25,7 @@ static void append_text(TokenList *t, const Dataset *dataset, const char *text, 
     free(encoded);
 }
 
-// White space before a mask belongs to the token that it hides.
+// Removes blanks at the end: white space before a mask belongs to the token that the mask hides.
 static size_t without_space(const char *text, size_t size) {
     while (size > 0 && text[size - 1] == ' ') size--;
     return size;
@@ -54,8 +54,8 @@ int32_t *fill_encode(const Run *run, const char *text, size_t *count) {
     return t.tokens;
 }
 
-// The BEST largest logits of a row, largest first, equal ones in the order of their numbers; NaN is
-// left out. Returns how many there are.
+// Finds the BEST largest logits of a row, largest first; equal ones in token order, without NaN.
+// Returns their number.
 static int best_tokens(const real *logits, size_t vocabulary, int32_t best[BEST]) {
     int count = 0;
     for (size_t v = 0; v < vocabulary; v++) {
@@ -70,14 +70,14 @@ static int best_tokens(const real *logits, size_t vocabulary, int32_t best[BEST]
     return count;
 }
 
-// What best_tokens finds, and with which probabilities.
+// The tokens that best_tokens() finds, and their probabilities.
 typedef struct {
     int32_t tokens[BEST];
     double probabilities[BEST];
     int count;
 } Guesses;
 
-// Of a model's `vocabulary` rows the first `tokens` are tokens.
+// Only the first `tokens` of the model's `vocabulary` rows are tokens.
 static Guesses guess(const real *logits, size_t vocabulary, size_t tokens) {
     Guesses g;
     g.count = best_tokens(logits, tokens, g.tokens);
@@ -89,7 +89,7 @@ static Guesses guess(const real *logits, size_t vocabulary, size_t tokens) {
     return g;
 }
 
-// As a JSON string: white space shows.
+// Writes the token as a JSON string, so that white space is visible.
 static void write_token(JsonWriter *w, const Dataset *dataset, int32_t token) {
     size_t size;
     char *text = tokenizer_decode(dataset->tokenizer, &token, 1, &size);

@@ -21,17 +21,17 @@
 typedef enum { ENDED_LENGTH, ENDED_STOP, ENDED_END, ENDED_POSITIONS, ENDED_SIGNAL } Ending;
 static const char *const ending_names[] = {"length", "stop", "end", "positions", "signal"};
 
-// A text that is written.
+// A text that is being written.
 typedef struct {
     GrowingText text;
     Random random;
-    bool *seen;      // (V) tokens that it contains
+    bool *seen;      // (V) whether it contains a token
     int64_t written; // tokens drawn
-    bool ended;      // the last one ends a text, and is no part of it
-    size_t shown;    // bytes
+    bool ended;      // the last token ends the text, and is not part of it
+    size_t shown;    // bytes printed
 } Sample;
 
-// All texts that are written side by side.
+// All texts written side by side.
 typedef struct {
     const Run *run;
     SamplerSettings settings;
@@ -45,13 +45,13 @@ typedef struct {
     Reader *reader;
     real *logits;  // (S, V) of the next tokens
     int32_t *next; // (S)
-    bool unread;   // the tokens in `next` were drawn last and not read
-    bool blank;    // the token drawn next begins with the blank that the prompt ends with
-    Ending ending; // why the last text that went on ended
+    bool unread;   // the tokens in `next` were drawn but not read yet
+    bool blank;    // the next token must begin with the blank that ended the prompt
+    Ending ending; // why a text without a stop or an end token ended
 } Writer;
 
-// ---- texts as the user gives them -------------------------------------------
-// A text with \n, \t, \r and \\ for what they mean, fresh.
+// ---- user input -------------------------------------------------------------
+// Returns a text in which \n, \t, \r and \\ are replaced by what they mean, newly allocated.
 static Text unescaped(const char *text) {
     static const char names[] = "ntr\\", values[] = "\n\t\r\\";
     char *out = copy_string(text), *end = out;
@@ -86,7 +86,7 @@ static uint64_t any_seed(void) {
     return seed;
 }
 
-// Those of --stop, fresh.
+// Returns the texts of --stop, newly allocated.
 static Text *stops_create(const Options *o, size_t *count) {
     const char *given = options_text(o, OPT_STOP);
     char *rest = given ? copy_string(given) : NULL, *next = rest, *word;
@@ -139,7 +139,7 @@ static void writer_free(Writer *w) {
     free(w->next);
 }
 
-// All texts continue with the same tokens.
+// Continues all texts with the same tokens.
 static void read_tokens(Writer *w, const int32_t *tokens, size_t count) {
     int32_t *same = allocate((size_t)w->count, sizeof(int32_t), "samples");
     for (size_t i = 0; i < count && !stop_requested(); i++) {
@@ -147,20 +147,20 @@ static void read_tokens(Writer *w, const int32_t *tokens, size_t count) {
             same[s] = tokens[i];
             w->samples[s].seen[tokens[i]] = true;
         }
-        // Inside a prompt nothing is drawn.
+        // No token is drawn inside a prompt, so only the last logits are needed.
         reader_read(w->reader, same, i + 1 == count ? w->logits : NULL);
     }
     free(same);
 }
 
-// In byte-level BPE a blank belongs to the word after it: a blank at the end of a prompt would be a
+// In byte-level BPE a blank belongs to the word after it. A blank at the end of a prompt would be a
 // token that the model has hardly ever seen there.
 static bool ends_with_blank(const Dataset *dataset, Text prompt) {
     return tokenizer_kind(dataset->tokenizer) == TOKENIZER_BPE && prompt.size > 1 &&
            prompt.data[prompt.size - 1] == ' ';
 }
 
-// Leaves the tokens that begin with a blank.
+// Keeps only tokens that begin with a blank.
 static void keep_blanks(const Writer *w, real *logits) {
     const Tokenizer *tokenizer = w->run->dataset->tokenizer;
     for (int32_t token = 0; token < w->run->dataset->vocabulary; token++) {
@@ -172,7 +172,7 @@ static void keep_blanks(const Writer *w, real *logits) {
     }
 }
 
-// The prompt follows what was written.
+// Appends the prompt to the text written so far.
 static void read_prompt(Writer *w, Text prompt) {
     const Dataset *dataset = w->run->dataset;
     const bool first = w->samples[0].text.count == 0;
@@ -221,7 +221,7 @@ static void draw(Writer *w, int s) {
     if (!sample->ended) growing_text_add(&sample->text, &w->next[s], 1);
 }
 
-// Draws a token for each text that continues, several at a time; false: none does.
+// Draws a token for each unfinished text, in parallel. Returns false if no text continues.
 static bool draw_all(Writer *w) {
     bool any = false;
 #pragma omp parallel for schedule(static) reduction(|| : any) if (w->count > 1)
@@ -235,7 +235,7 @@ static bool draw_all(Writer *w) {
     return any;
 }
 
-// Writes up to `tokens` tokens; one text is shown as it comes.
+// Writes up to `tokens` tokens; with `shown`, prints the first text as it is generated.
 static void write_tokens(Writer *w, int64_t tokens, bool shown) {
     for (int s = 0; s < w->count; s++) w->samples[s].text.stopped = w->samples[s].ended = false;
     if (shown) show(&w->samples[0]);
@@ -258,8 +258,8 @@ static Ending ending_of(const Writer *w, const Sample *sample) {
     return sample->text.stopped ? ENDED_STOP : sample->ended ? ENDED_END : w->ending;
 }
 
-// ---- what the user sees -----------------------------------------------------
-// Why a text ended before its tokens were written; nothing where it did not.
+// ---- output -----------------------------------------------------------------
+// Prints why a text ended early; nothing if it did not.
 static void say_ending(const Writer *w, const Sample *sample, int64_t wanted) {
     const Ending ending = ending_of(w, sample);
     if (ending == ENDED_LENGTH) return;
@@ -289,7 +289,7 @@ static void write_json(const Writer *w, const Sample *sample) {
     json_writer_free(&out);
 }
 
-// After all of it was written.
+// Prints all texts after they were written.
 static void show_samples(Writer *w, int64_t wanted) {
     const bool json = options_flag(w->run->options, OPT_JSON);
     for (int s = 0; s < w->count; s++) {
@@ -307,7 +307,8 @@ static void show_samples(Writer *w, int64_t wanted) {
     log_flush();
 }
 
-// A terminal: what is typed is added to the text, and the model continues it, until the input ends.
+// On a terminal: appends each line that the user types to the text, and lets the model continue it,
+// until the input ends.
 static void converse(Writer *w, int64_t wanted) {
     char *line = NULL;
     size_t size = 0;
@@ -323,7 +324,7 @@ static void converse(Writer *w, int64_t wanted) {
         Sample *sample = &w->samples[0];
         if (typed.size > 0 || w->unread || w->run->dataset->end >= 0) {
             read_prompt(w, typed);
-            sample->shown = sample->text.begin; // it is on the terminal already
+            sample->shown = sample->text.begin; // already on the terminal
             sample->written = 0;
             write_tokens(w, wanted, true);
             putchar('\n');
@@ -336,7 +337,7 @@ static void converse(Writer *w, int64_t wanted) {
     free(line);
 }
 
-// ---- what is called ---------------------------------------------------------
+// ---- public functions -------------------------------------------------------
 
 void generate_sample(const Run *run, int64_t step) {
     const int64_t wanted = options_integer(run->options, OPT_SAMPLE_TOKENS);
@@ -361,7 +362,7 @@ char *sample_text(const Run *run, uint32_t number) {
     return text;
 }
 
-// What one needs to get the same again, and how fast it went.
+// Prints the seed, which reproduces the texts, and the speed.
 static void say_speed(const Writer *w, double elapsed) {
     int64_t tokens = 0;
     for (int s = 0; s < w->count; s++) tokens += w->samples[s].written;

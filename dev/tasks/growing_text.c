@@ -9,7 +9,7 @@ void growing_text_free(GrowingText *g) {
     bytes_free(&g->text);
 }
 
-// Decodes tokens that are not decoded yet.
+// Decodes the tokens that are not decoded yet.
 static void decode(GrowingText *g) {
     size_t before, after;
     free(tokenizer_decode(g->tokenizer, g->tokens + g->context, g->decoded - g->context, &before));
@@ -21,7 +21,7 @@ static void decode(GrowingText *g) {
     g->decoded = g->count;
 }
 
-// The first place of a stop in the text after the prompt that ends after byte `old`; NULL: none.
+// Returns the first stop in the text after the prompt that ends after byte `old`, or NULL.
 static const char *find_stop(const GrowingText *g, size_t old) {
     const char *first = NULL;
     for (size_t i = 0; i < g->stop_count; i++) {
@@ -36,7 +36,7 @@ static const char *find_stop(const GrowingText *g, size_t old) {
     return first;
 }
 
-// Bytes at the end of the text with which a stop may begin.
+// Returns how many bytes at the end of the text may be the beginning of a stop.
 static size_t begun_stop(const GrowingText *g) {
     size_t most = 0;
     for (size_t i = 0; i < g->stop_count; i++) {

@@ -52,7 +52,7 @@ static void add_options(Options *options) {
     options_add(options, rows, sizeof(rows) / sizeof(rows[0]));
 }
 
-// Padding is no target, and hidden from all positions.
+// Removes padding from the targets and hides it from all positions.
 static void hide_padding(void *task, Batch *batch) {
     const int32_t padding = sequences_dataset(task)->padding;
     int32_t *targets = (int32_t *)batch->targets;
@@ -83,8 +83,8 @@ static bool language_evaluation_batch(void *task, SplitName split, int64_t i, Ba
     return true;
 }
 
-// The share of a split's words and bytes in so many tokens: of those that are not
-// padding's, in proportion.
+// Returns the fraction of a split's words and bytes in `tokens` of its tokens, in proportion;
+// padding does not count.
 static double share_of_text(const Dataset *dataset, const Split *split, int64_t tokens) {
     const int64_t paddings = split_paddings(split);
     size_t size = 0;
@@ -95,8 +95,9 @@ static double share_of_text(const Dataset *dataset, const Split *split, int64_t 
     return (1 - hidden) * (double)tokens / (double)(split->tokens - paddings);
 }
 
-// Perplexity per token; bits per byte and perplexity per word where the data say how many there
-// are. These are counted in the whole split; of a part, a proportional share is taken.
+// Reports perplexity per token, and bits per byte and perplexity per word if the data record how
+// many bytes and words they have. These counts are for the whole split; part of a split uses a
+// proportional share.
 static void language_report(const void *task, SplitName name, Evaluation *result) {
     const Dataset *dataset = sequences_dataset(task);
     const Split *split = &dataset->splits[name];
@@ -111,8 +112,8 @@ static void language_report(const void *task, SplitName name, Evaluation *result
     if (split->bytes > 0)
         evaluation_add(result, (Metric){"bpb", "", " bits/byte", 4,
                                         total / (share * (double)split->bytes * log(2))});
-    // Of what a text of one's own is made of, bytes and byte-level BPE, bits per byte say more: the
-    // number is for the log.
+    // For bytes and byte-level BPE, which users' own texts use, bits per byte say more, so
+    // perplexity per word goes to the log only.
     const TokenizerKind kind = tokenizer_kind(dataset->tokenizer);
     const bool words = kind != TOKENIZER_BYTE && kind != TOKENIZER_BPE;
     if (split->words > 0)
@@ -120,7 +121,7 @@ static void language_report(const void *task, SplitName name, Evaluation *result
                                         exp(total / (share * (double)split->words))});
 }
 
-// Samples during training are refused at the start, where they cannot be written.
+// Rejects --sample-every at the start if samples cannot be written.
 static void *language_create(const TaskSetup *setup) {
     const Dataset *dataset = setup->dataset;
     if (setup->training && options_integer(setup->options, OPT_SAMPLE_EVERY) > 0) {
@@ -137,8 +138,8 @@ static void *language_create(const TaskSetup *setup) {
     return sequences_create(setup);
 }
 
-// Bytes and byte-level BPE are what ./tokenize makes of a text of one's own, and get a recipe by
-// its size; words, SentencePiece (WikiText-2) and generated sequences get the published one.
+// ./tokenize turns users' own texts into bytes or byte-level BPE; these get a recipe by size.
+// Words, SentencePiece (WikiText-2) and generated sequences get the published one.
 static const char *language_preset(const Dataset *dataset) {
     const TokenizerKind kind = tokenizer_kind(dataset->tokenizer);
     if (kind != TOKENIZER_BPE && kind != TOKENIZER_BYTE) return "published";

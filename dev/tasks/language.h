@@ -6,17 +6,17 @@
 
 extern const TaskType task_language;
 
-// Writes --samples texts of --sample-tokens tokens after a prompt: --prompt's ("-": standard
-// input, where one types on if it is a terminal) or --prompt-file's. One text is printed as it
-// comes. Standard error says why a text ended early, and the seed: another one each time unless
+// Writes --samples texts of --sample-tokens tokens that continue a prompt: --prompt's ("-":
+// standard input, interactive on a terminal) or --prompt-file's. A single text is printed as it is
+// generated. Standard error shows why a text ended early, and the seed, which is random unless
 // --seed is given.
 void generate(Run *run);
 
-// A text from nothing, after a step of training, with the run's seed.
+// Writes a text without a prompt, after a training step, with the run's seed.
 void generate_sample(const Run *run, int64_t step);
 
-// A text of --sample-tokens tokens from nothing, fresh; NULL: the data have no tokenizer, or no
-// token that precedes a text. number: which of such texts it is.
+// Returns a text of --sample-tokens tokens without a prompt, newly allocated; NULL if the data have
+// no tokenizer or no token that precedes a text. `number` selects one of these texts.
 char *sample_text(const Run *run, uint32_t number);
 
 #endif

@@ -7,7 +7,7 @@
 #include <math.h>
 #include <stdlib.h>
 
-static const double REPLACED = 0.8, RANDOM = 0.1; // of the tokens chosen; the rest stays
+static const double REPLACED = 0.8, RANDOM = 0.1; // of the chosen tokens; the rest are kept
 
 // clang-format off
 static const Option rows[] = {
@@ -31,7 +31,7 @@ static void *masked_create(const TaskSetup *setup) {
     return sequences_create(setup);
 }
 
-// Of so many tokens; at least one.
+// Returns how many of `tokens` tokens are hidden; at least one, unless there are none.
 static int64_t count_chosen(int64_t tokens) {
     const int64_t count = llround(MASKED_SHARE * (double)tokens);
     return tokens > 0 && count == 0 ? 1 : count;
@@ -44,8 +44,8 @@ static int32_t replacement(const Dataset *dataset, Random *random, int32_t token
                                  : token;
 }
 
-// inputs, targets (T), of which the latter are a text at first, where -1 is an unknown token.
-// Padding stays as it is.
+// Hides tokens. On entry targets (T) hold a text, in which -1 is an unknown token; on return inputs
+// (T) hold what the model reads, and targets the tokens to predict. Padding is kept.
 static void hide(const Dataset *dataset, Random *random, int64_t length, int32_t *inputs,
                  int32_t *targets) {
     const int32_t padding = dataset->padding;
@@ -56,7 +56,7 @@ static void hide(const Dataset *dataset, Random *random, int64_t length, int32_t
         const int32_t token = targets[t];
         inputs[t] = token >= 0 ? token : dataset->mask;
         targets[t] = -1;
-        // Each of the tokens that are left is equally likely.
+        // Each remaining token is equally likely to be chosen.
         if (token < 0 || token == padding ||
             (int64_t)random_below(random, (uint64_t)left--) >= wanted)
             continue;
@@ -66,8 +66,7 @@ static void hide(const Dataset *dataset, Random *random, int64_t length, int32_t
     }
 }
 
-// What `batch` would predict, a token after the other, is the text; row b hides by stream `first` +
-// b.
+// The next-token targets of `batch` are the text. Row b uses random stream `first` + b.
 static void hide_batch(void *task, Batch *batch, uint64_t seed, RandomPurpose purpose,
                        uint64_t first) {
     const int64_t T = batch->length;
@@ -99,7 +98,7 @@ static bool masked_evaluation_batch(void *task, SplitName split, int64_t i, Batc
     return true;
 }
 
-// Pseudo-perplexity, of the tokens that were hidden, and how many of them were the most probable
+// Reports the pseudo-perplexity of the hidden tokens, and how many of them were the most probable
 // token.
 static void masked_report(const void *task, SplitName split, Evaluation *result) {
     (void)task;

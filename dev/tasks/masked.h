@@ -1,7 +1,8 @@
-// Masked tokens (Devlin et al. 2019): running text in which 15% of each sequence's tokens are to be
-// predicted from all the others. Of these, 80% are replaced by the mask token, 10% by a random one,
-// and 10% stay. In training each pass over the data hides others, by seed and the sequence's place
-// since the start; in validation and test they are always the same.
+// Masked tokens (Devlin et al. 2019): the model predicts 15% of the tokens of each sequence of
+// running text from all the others. Of these, 80% are replaced by the mask token, 10% by a random
+// token, and 10% are kept. In training, each pass over the data hides different tokens, chosen by
+// the seed and the number of sequences since the start; validation and test always hide the same
+// ones.
 #ifndef TASKS_MASKED_H
 #define TASKS_MASKED_H
 
@@ -13,13 +14,14 @@
 
 extern const TaskType task_masked;
 
-// Prints, for each "[MASK]" in a text, the five most probable tokens.
+// Prints the five most probable tokens for each "[MASK]" in a text.
 void fill(Run *run);
 
-// The tokens that fill() reads of a text, fresh.
+// Returns the tokens that fill() reads from a text, newly allocated.
 int32_t *fill_encode(const Run *run, const char *text, size_t *count);
 
-// Writes what a row of logits (vocabulary) guesses: [{"token": " the", "probability": 0.5}, ...].
+// Writes the best guesses of a row of logits (vocabulary): [{"token": " the", "probability": 0.5},
+// ...].
 void fill_write_best(const Dataset *dataset, const real *logits, size_t vocabulary, JsonWriter *w);
 
 #endif

@@ -11,7 +11,7 @@ struct Reader {
     ReaderBeyond beyond;
     int64_t positions; // T
     int64_t count;     // tokens that the decoder has read
-    int32_t *last;     // READER_SLIDE: (T, S) they
+    int32_t *last;     // READER_SLIDE: (T, S) these tokens
     void *decoder;
 };
 
@@ -40,7 +40,7 @@ bool reader_full(const Reader *r) {
     return r->beyond == READER_STOP && reader_room(r) == 0;
 }
 
-// A new decoder that has read the last half.
+// Replaces the decoder by a new one that has read the last half again.
 static void read_again(Reader *r) {
     const ModelType *type = r->run->type;
     const size_t S = (size_t)r->streams, kept = (size_t)(r->positions / 2);
@@ -51,7 +51,7 @@ static void read_again(Reader *r) {
     r->count = (int64_t)kept;
 }
 
-// Remembers a token of each text; their list grows with the texts.
+// Stores a token of each text; the list grows with the texts.
 static void remember(Reader *r, const int32_t *tokens) {
     const size_t S = (size_t)r->streams;
     for (size_t s = 0; s < S; s++) {
@@ -61,7 +61,7 @@ static void remember(Reader *r, const int32_t *tokens) {
 }
 
 void reader_read(Reader *r, const int32_t *tokens, real *logits) {
-    const int64_t T = r->positions, past = r->count - T; // of the last position
+    const int64_t T = r->positions, past = r->count - T; // tokens beyond the last position
     if (r->beyond == READER_SLIDE) {
         if (past == 0) read_again(r);
         remember(r, tokens);

@@ -27,7 +27,7 @@ void sequences_add_options(Options *options) {
 
 struct Sequences {
     const Dataset *dataset;
-    Loader *loader; // NULL: only evaluation, or sequences are generated
+    Loader *loader; // NULL: evaluation only, or generated sequences
     uint64_t seed;  // of training
     TaskPlan plan;
     int64_t per_update;        // sequences
@@ -39,7 +39,7 @@ static bool is_generated(const Sequences *s) {
     return s->dataset->recall.kind != RECALL_NONE;
 }
 
-// The n-th sequence since the start of training to row b. Returns its number of targets.
+// Writes the n-th sequence since the start of training to row b. Returns its number of targets.
 static int64_t training_sequence(const Sequences *s, int64_t n, int64_t b) {
     const int64_t T = s->plan.length;
     int32_t *inputs = s->inputs + b * T, *targets = s->targets + b * T;
@@ -61,7 +61,7 @@ static int64_t sequences_per_update(const Options *options, int64_t B, int64_t T
     return total / T;
 }
 
-// The order of training; ends the program if the split does not hold one update.
+// Plans the order of training. Exits with an error if the split is smaller than one update.
 static void plan_training(Sequences *s, const Options *options) {
     const int64_t B = s->plan.batch, T = s->plan.length;
     s->per_update = sequences_per_update(options, B, T);
@@ -146,7 +146,7 @@ void sequences_train_batch(void *task, const Update *update, int64_t i, Batch *b
         .batch = B, .length = T, .inputs = s->inputs, .targets = s->targets, .first_row = first};
 }
 
-// Blocks of T tokens that are evaluated, or generated sequences.
+// Returns the number of blocks of T tokens to evaluate, or of generated sequences.
 static int64_t blocks_of(const Sequences *s, SplitName split) {
     return is_generated(s) ? RECALL_EVALUATION : s->dataset->splits[split].tokens / s->plan.length;
 }
@@ -157,8 +157,8 @@ int64_t sequences_evaluation_batches(const void *task, SplitName split) {
     return (blocks_of(s, split) + B - 1) / B + (!is_generated(s) && left > 0);
 }
 
-// Blocks of T tokens, B at a time; what is left in the end is a smaller batch, and the last,
-// shorter block one of its own.
+// Fills batches of B blocks of T tokens each. The blocks left at the end form a smaller batch, and
+// the last, shorter block a batch of its own.
 bool sequences_evaluation_batch(void *task, SplitName split, int64_t i, Batch *batch) {
     const Sequences *s = task;
     const Dataset *dataset = s->dataset;
@@ -170,7 +170,7 @@ bool sequences_evaluation_batch(void *task, SplitName split, int64_t i, Batch *b
     const int64_t count = i == batches ? 1 : left < B ? left : B;
     for (int64_t b = 0; b < count; b++) {
         int32_t *inputs = s->inputs + b * T, *targets = s->targets + b * T;
-        if (is_generated(s)) // the same for any seed of training
+        if (is_generated(s)) // the same for any training seed
             recall_sequence(&dataset->recall, 0, split, (uint64_t)(first + b), T, inputs, targets);
         else
             split_block(data, T, first + b, dataset->end, inputs, targets);

@@ -15,34 +15,34 @@
 #include <string.h>
 #include <unistd.h>
 
-// Lines that are read before the first is translated, unless the input is a terminal.
+// Lines to read before the first is translated, unless the input is a terminal.
 enum { LINES_AT_ONCE = 4096 };
 
 typedef struct {
-    int32_t *tokens; // (count) with the end
+    int32_t *tokens; // (count) with the end token
     size_t count;    // 0: an empty line
-    char **outputs;  // (best) its translations, NULL where there are fewer; NULL: it has none
-    double *scores;  // (best) theirs
+    char **outputs;  // (best) its translations, NULL after the last one; NULL: none
+    double *scores;  // (best) their scores
 } Sentence;
 
 typedef struct {
     const Run *run;
     BeamSettings settings;
     Generation generation;
-    TokenList *bad;         // (settings.bad_count) sequences that are never written,
-    int64_t longest;        // of a translation; 0: by its source
+    TokenList *bad;         // (settings.bad_count) forbidden sequences
+    int64_t longest;        // tokens per translation; 0: depends on the source
     size_t positions, rows; // most tokens of a source, and of a batch with its padding
-    size_t most;            // sentences in a batch
-    Room logits;            // of searches
+    size_t most;            // most sentences in a batch
+    Room logits;            // for searches
     int64_t cut;            // sources that were too long
-    int64_t done;           // lines
+    int64_t done;           // lines translated
     bool shows_progress;
-    bool keeps;      // the best translation of the only sentence,
-    Hypothesis kept; // which is this
+    bool keeps;      // keep the best translation of the only sentence
+    Hypothesis kept; // that translation
 } Translator;
 
 // ---- text -------------------------------------------------------------------
-// The tokens of a sentence (text_sentence) with the end.
+// Returns the tokens of a sentence (text_sentence) with the end token.
 static Sentence encode_sentence(Translator *t, Text line) {
     const Dataset *dataset = t->run->dataset;
     const Text source = text_sentence(line);
@@ -60,7 +60,7 @@ static Sentence encode_sentence(Translator *t, Text line) {
     return sentence;
 }
 
-// The source in a line; false: there is none.
+// Reads the source in a line. Returns false if there is no line.
 static bool read_sentence(Translator *t, Sentence *sentence) {
     char *line = NULL;
     size_t room = 0;
@@ -82,7 +82,7 @@ static void sentence_free(const Translator *t, Sentence *sentence) {
     free(sentence->scores);
 }
 
-// The text of a translation, in one line.
+// Returns the text of a translation as one line.
 static char *text_of(const Dataset *dataset, const Hypothesis *translation) {
     size_t count = translation->count, size;
     if (count > 0 && translation->tokens[count - 1] == dataset->end) count--;
@@ -93,7 +93,7 @@ static char *text_of(const Dataset *dataset, const Hypothesis *translation) {
 }
 
 // ---- batches ----------------------------------------------------------------
-// One of several sentences, and how long it is.
+// A sentence's index and its length.
 typedef struct {
     size_t number, count;
 } TranslationPlace;
@@ -104,7 +104,7 @@ static int compare_lengths(const void *a, const void *b) {
     return x->number < y->number ? -1 : x->number > y->number;
 }
 
-// Translates those in some places (count), of which the last has the longest.
+// Translates the sentences at `places` (count), of which the last is the longest.
 static void translate_batch(Translator *t, Sentence *sentences, const TranslationPlace *places,
                             size_t count) {
     const Dataset *dataset = t->run->dataset;
@@ -149,14 +149,14 @@ static void show_progress(const Translator *t, size_t more) {
     if (t->shows_progress) fprintf(stderr, "\r%lld lines", (long long)t->done + (long long)more);
 }
 
-// Translates all of them, those of like length together; empty ones stay.
+// Translates all sentences, those of similar length together; skips empty ones.
 static void translate_sentences(Translator *t, Sentence *sentences, size_t count) {
     TranslationPlace *order = allocate(count, sizeof(TranslationPlace), "sentences");
     size_t left = 0;
     for (size_t i = 0; i < count; i++)
         if (sentences[i].count > 0) order[left++] = (TranslationPlace){i, sentences[i].count};
     qsort(order, left, sizeof(TranslationPlace), compare_lengths);
-    // The longest first, whose memory suffices for all others.
+    // The longest come first: their memory suffices for all others.
     for (size_t n, done = 0; done < left && !stop_requested(); done += n) {
         const size_t end = left - done;
         for (n = 1; n < end && n < t->most && (n + 1) * order[end - 1].count <= t->rows; n++) {
@@ -168,7 +168,8 @@ static void translate_sentences(Translator *t, Sentence *sentences, size_t count
 }
 
 // ---- the program ------------------------------------------------------------
-// With --nbest {"text": BEST, "best": [{"text": "...", "score": -0.5}, ...]}.
+// Prints {"text": BEST}, with --nbest {"text": BEST, "best": [{"text": "...", "score": -0.5},
+// ...]}.
 static void print_json(const Run *run, const Sentence *sentence, size_t count) {
     JsonWriter w = {0};
     json_begin(&w, '{');
@@ -188,8 +189,8 @@ static void print_json(const Run *run, const Sentence *sentence, size_t count) {
     json_writer_free(&w);
 }
 
-// A line with the best translation, empty for an empty line; with --nbest a line for each of them:
-// NUMBER ||| TEXT ||| SCORE. `number` of the line, from 0.
+// Prints a line with the best translation, empty for an empty line; with --nbest a line for each
+// translation: NUMBER ||| TEXT ||| SCORE. `number` counts lines from 0.
 static void print_translations(const Translator *t, const Sentence *sentence, int64_t number) {
     const Run *run = t->run;
     size_t count = 0;
@@ -209,8 +210,8 @@ static void print_translations(const Translator *t, const Sentence *sentence, in
     if (count == 0 && !list) putchar('\n');
 }
 
-// What a translation never has: padding, rows of the model that are no token's, and what the
-// model's files name.
+// Forbids what a translation never contains: padding, rows of the model without a token, and
+// sequences listed in the model's files.
 static void forbid(Translator *t) {
     const Dataset *dataset = t->run->dataset;
     const Generation *g = &t->generation;
@@ -278,7 +279,7 @@ Hypothesis translate_text(const Run *run, Text text, TokenList *source) {
     return t.kept;
 }
 
-// The decoder reads the token before each where it writes that.
+// At each position the decoder reads the token before the one that it writes there.
 void show_translation_attention(Run *run) {
     const char *text = options_text(run->options, OPT_SHOW_ATTENTION);
     TokenList source;

@@ -9,9 +9,8 @@
 
 enum {
     READ_TOKENS = 1 << 16, // at a time
-    SIDE_BY_SIDE = 64,     // a batch has at least room for sentences of so many tokens
-    SHORTEST =
-        8 // a batch of sentences that are shorter holds no more of them than if they were as long
+    SIDE_BY_SIDE = 64,     // a batch has room for at least batch_tokens / SIDE_BY_SIDE sentences
+    SHORTEST = 8           // a batch holds at most batch_tokens / SHORTEST sentences
 };
 
 // clang-format off
@@ -47,28 +46,28 @@ static void add_options(Options *options) {
 }
 
 typedef struct {
-    int64_t start;           // of its source among the split's tokens; the target follows
-    uint32_t source, target; // tokens, with their ends
+    int64_t start;           // token of the split at which the source begins; the target follows
+    uint32_t source, target; // tokens, including the end token
 } Pair;
 
-// Pairs that are worked on together: neighbours in the list of pairs.
+// The pairs of one batch: neighbours in the list of pairs.
 typedef struct {
     size_t first, count;
 } Group;
 
 typedef struct {
     const Split *split;
-    Pair *pairs; // (count) by length, from the shortest to the longest target
+    Pair *pairs; // (count) sorted by length, shortest target first
     size_t count, left_out;
     Group *groups; // (group_count)
     size_t group_count;
-    uint32_t *evaluated; // (group_count) groups as evaluation takes them; NULL: it takes none
+    uint32_t *evaluated; // (group_count) groups in evaluation order; NULL: not evaluated
 } PairList;
 
 // The order of one epoch.
 typedef struct {
     int64_t epoch;    // -1: none yet
-    uint32_t *pairs;  // (count) the pair in each place of the list
+    uint32_t *pairs;  // (count) the pair at each index of the list
     uint32_t *groups; // (group_count)
     int64_t *places;  // (group_count + 1) pairs before each of these groups
 } Order;
@@ -80,7 +79,7 @@ typedef struct {
     TaskPlan plan;
     PairList lists[SPLIT_COUNT];
     Order order;
-    int32_t *sentences;        // (2 T) of one pair
+    int32_t *sentences;        // (2 T) both sentences of a pair
     int32_t *inputs, *targets; // (batch_tokens) of one batch
     int32_t *source;
     uint8_t *mask, *source_mask;
@@ -92,8 +91,8 @@ static int compare_numbers(int64_t a, int64_t b) {
     return a < b ? -1 : a > b;
 }
 
-// Targets first, as the most work is done for them. Sources rise among targets of one length and
-// fall among those of the next: neighbours are of like length on both sides.
+// Sorts by target first, as targets take the most work. Sources rise in length among targets of one
+// length and fall among those of the next, so that neighbours are of similar length on both sides.
 static int compare_lengths(const void *a, const void *b) {
     const Pair *x = a, *y = b;
     if (x->target != y->target) return compare_numbers(x->target, y->target);
@@ -114,12 +113,12 @@ static void add_pair(PairList *list, int64_t max_length, int64_t start, int64_t 
     list->pairs[list->count++] = (Pair){start, (uint32_t)source, (uint32_t)target};
 }
 
-// Finds the pairs by the tokens that end their sentences.
+// Finds the pairs by the end tokens of their sentences.
 static void find_pairs(PairList *list, const Dataset *dataset, int64_t max_length) {
     const Split *split = list->split;
     const int64_t most = split->tokens < READ_TOKENS ? split->tokens : READ_TOKENS;
     int32_t *tokens = allocate((size_t)most, sizeof(*tokens), "tokens");
-    int64_t start = 0, middle = -1; // of the pair that is being read
+    int64_t start = 0, middle = -1; // of the present pair
     for (int64_t read = 0; read < split->tokens; read += most) {
         const int64_t left = split->tokens - read, count = left < most ? left : most;
         split_copy(split, read, count, tokens);
@@ -146,8 +145,8 @@ static void find_pairs(PairList *list, const Dataset *dataset, int64_t max_lengt
              UINT32_MAX);
 }
 
-// Cuts the list into groups. Where depends on lengths alone, so that it holds for each order of
-// pairs of one length.
+// Cuts the list into groups. The cuts depend on lengths alone, so they remain valid for any order
+// of pairs of one length.
 static void make_groups(PairList *list, int64_t batch_tokens) {
     const size_t most = batch_tokens < SHORTEST ? 1 : (size_t)batch_tokens / SHORTEST;
     for (size_t first = 0, count; first < list->count; first += count) {
@@ -185,7 +184,7 @@ static void list_pairs(Translation *t, SplitName split) {
 }
 
 // ---- order ------------------------------------------------------------------
-// Fisher and Yates.
+// Fisher-Yates shuffle.
 static void shuffle(Random *random, uint32_t *items, size_t count) {
     for (size_t i = count; i > 1; i--) {
         const size_t j = (size_t)random_below(random, i);
@@ -195,7 +194,7 @@ static void shuffle(Random *random, uint32_t *items, size_t count) {
     }
 }
 
-// The end of the pairs that are as long on both sides as the one at `first`.
+// Returns the end of the pairs that have the same lengths on both sides as the pair at `first`.
 static size_t end_of_length(const PairList *list, size_t first) {
     const Pair *pairs = list->pairs;
     size_t end = first + 1;
@@ -205,13 +204,14 @@ static size_t end_of_length(const PairList *list, size_t first) {
     return end;
 }
 
-// All groups in an order that says nothing of lengths.
+// Shuffles all groups, so that their order does not depend on length.
 static void shuffle_groups(Random *random, const PairList *list, uint32_t *order) {
     for (size_t g = 0; g < list->group_count; g++) order[g] = (uint32_t)g;
     shuffle(random, order, list->group_count);
 }
 
-// The first batches of an evaluation are like all of them, and the same whatever the run's seed.
+// Shuffled, so that the first batches of an evaluation are representative; the seed is fixed, so
+// that the order is the same for all runs.
 static void order_evaluation(PairList *list) {
     Random random = random_stream(0, RANDOM_SHUFFLE, 0, 0);
     list->evaluated = allocate(list->group_count, sizeof(uint32_t), "the order of batches");
@@ -234,7 +234,7 @@ static void make_order(Translation *t, int64_t epoch) {
     order->epoch = epoch;
 }
 
-// The group of an epoch's order that begins in a place.
+// Returns the group that begins at `place` in the epoch's order.
 static size_t group_at(const Translation *t, int64_t place) {
     size_t low = 0, high = t->lists[SPLIT_TRAIN].group_count;
     while (low < high) {
@@ -258,9 +258,9 @@ static bool uses_splits(const TaskSetup *setup) {
     return false;
 }
 
-// Sets the most tokens of a sentence, and of a batch. What to evaluate does not depend on the
-// memory for it, so a batch gives way where its size was not set; sentences of a text that is
-// translated give way to the batch.
+// Sets the most tokens per sentence and per batch. What is evaluated must not depend on the memory
+// for it, so a batch size that was not given rises to the sentence length. When only translating
+// text, a sentence length that was not given falls to the batch size.
 static void plan_lengths(Translation *t, const TaskSetup *setup) {
     const Options *o = setup->options;
     t->max_length = task_length(setup, OPT_MAX_LENGTH);
@@ -286,7 +286,7 @@ static void plan_training(Translation *t) {
                        allocate(list->group_count + 1, sizeof(int64_t), "the order of batches")};
 }
 
-// Else there is only a tokenizer, to translate with.
+// Without tokens the data set is only a tokenizer, to translate with.
 static bool has_tokens(const Dataset *dataset) {
     for (int split = 0; split < SPLIT_COUNT; split++)
         if (dataset->splits[split].tokens > 0) return true;
@@ -347,7 +347,7 @@ static char *translation_describe(const void *task) {
 }
 
 // ---- batches ----------------------------------------------------------------
-// The batch of a group; `order` says which pair is where, NULL: as they are listed.
+// Builds the batch of a group. `order` lists the pair at each index; NULL: list order.
 static void build_batch(const Translation *t, const PairList *list, const Group *group,
                         const uint32_t *order, Batch *batch) {
     int64_t S = 0, T = 0;

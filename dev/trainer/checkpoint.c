@@ -17,7 +17,7 @@
 #define ID_KEY "checkpoint_id"
 #define BEST_NAME "best.safetensors"
 
-// Fills one source a parameter: `prefix` and its name, its values in `array`.
+// Fills one source per parameter: its name after `prefix`, and its values in `array`.
 static void add_sources(const ParameterTable *table, const char *prefix, const real *array,
                         TensorSource *sources) {
     for (int i = 0; i < table->count; i++) {
@@ -43,8 +43,7 @@ void checkpoint_describe(const Run *run, Metadata **rows, int *count) {
     if (run->type->describe) run->type->describe(run->model, rows, count);
 }
 
-// id: of the pair that the file is half of; NULL: of none. validation: NULL where there is none of
-// these.
+// id: that of the file's pair; NULL: none. validation: the result of an evaluation; NULL: none.
 static void write_weights(const Run *run, const char *path, const real *values, int64_t step,
                           const char *id, const Evaluation *validation) {
     const ParameterTable *table = run->type->parameters(run->model);
@@ -84,8 +83,8 @@ static void write_state(const Run *run, const char *path, const real *first, con
                      format_string("%lld", (long long)progress->extra_steps));
     metadata_add(&rows, &count, "skipped", format_string("%lld", (long long)progress->skipped));
     run_data_describe_shards(run->dataset, &rows, &count);
-    // What depends on the clock is stored only where it counts: other states are the same bytes
-    // each time.
+    // Values that depend on the clock are stored only if an option uses them, so that other states
+    // are the same bytes each time.
     if (options_integer(run->options, OPT_PATIENCE) > 0)
         metadata_add(&rows, &count, "stale", format_string("%lld", (long long)progress->stale));
     if (options_number(run->options, OPT_MINUTES) > 0)
@@ -123,7 +122,7 @@ char *checkpoint_best_path(const char *directory) {
     return path_in(directory, BEST_NAME);
 }
 
-// The step whose file has that name, as name_of() makes it; -1: another file.
+// Returns the step for which name_of() makes this name; -1: another file.
 static int64_t step_of_name(const char *name, char *(*name_of)(int64_t)) {
     long long step;
     if (sscanf(name, "step_%lld", &step) != 1 || step < 0) return -1;
@@ -133,7 +132,7 @@ static int64_t step_of_name(const char *name, char *(*name_of)(int64_t)) {
     return same ? step : -1;
 }
 
-// ---- what a directory holds -------------------------------------------------
+// ---- the contents of a directory --------------------------------------------
 
 typedef struct {
     char **names; // in order
@@ -151,7 +150,7 @@ static int descending(const void *a, const void *b) {
     return (x < y) - (x > y);
 }
 
-// Takes over `name`, a fresh string.
+// Takes ownership of `name`.
 static bool listed(const Listing *listing, char *name) {
     const bool found = listing->count && bsearch(&name, listing->names, listing->count,
                                                  sizeof(char *), compare_names);
@@ -177,31 +176,30 @@ static void listing_free(Listing *listing) {
     free(listing->complete);
 }
 
-// Takes over `name`, a fresh string. False, and a warning: it is still there.
+// Takes ownership of `name`. Returns false, after a warning, if the file still exists.
 static bool remove_file(const char *directory, char *name) {
     char *path = path_in(directory, name);
     const bool gone = unlink(path) == 0 || errno == ENOENT;
     if (!gone)
         warn("%s: cannot be removed: %s", path, strerror(errno));
     else
-        file_sync_name(path); // where power fails, the half that went first is the one that is gone
+        file_sync_name(path); // after a power failure, the half removed first is the missing one
     free(path);
     free(name);
     return gone;
 }
 
-// Removes the complete pairs but the newest `keep`.
+// Removes all complete pairs but the newest `keep`.
 static void remove_pairs(const char *directory, const Listing *listing, int64_t keep) {
     for (size_t i = (size_t)keep; i < listing->complete_count; i++) {
-        // The weights first: what is left after an interruption is a state alone, which nothing
-        // takes for a checkpoint. Weights that cannot be removed keep their state: the next run
-        // removes both.
+        // Removes the weights first: an interruption leaves a state alone, which is not taken for a
+        // checkpoint. Weights that cannot be removed keep their state: the next run removes both.
         if (remove_file(directory, weights_name(listing->complete[i])))
             remove_file(directory, state_name(listing->complete[i]));
     }
 }
 
-// Whether a killed run of such a model may have left a file of that name half written.
+// Returns whether a killed run of such a model may have left a file of that name partially written.
 static bool is_temporary(const ModelType *type, const char *name) {
     if (!path_ends_in(name, ".tmp")) return false;
     char *base = format_string("%.*s", (int)(strlen(name) - strlen(".tmp")), name);
@@ -252,7 +250,7 @@ void checkpoint_count(const char *directory, size_t *pairs, bool *best) {
 }
 
 // ---- saving -----------------------------------------------------------------
-// Ends the program rather than save weights that are lost.
+// Exits with an error instead of saving weights that are not finite.
 static void refuse_non_finite(const Run *run, const real *values, int64_t step) {
     const ParameterTable *table = run->type->parameters(run->model);
     for (int i = 0; i < table->count; i++)
@@ -312,8 +310,9 @@ void checkpoint_save(const Run *run, const char *directory, const Progress *prog
     for (size_t i = 0; i < sizeof(copies) / sizeof(*copies); i++) free(copies[i]);
 }
 
-// Whether DIR/best.safetensors, of an attempt that was cut off before it was saved, is no worse. Of
-// losses of other text, which do not compare, that of the later step counts.
+// Returns whether DIR/best.safetensors, left by an attempt that ended before its first checkpoint,
+// is at least as good as the result. Losses on different texts are not comparable: then the weights
+// of the later step are kept.
 static bool is_no_better(const Run *run, const char *directory, int64_t step,
                          const Evaluation *result) {
     char *id = run_data_validation_id(run->dataset);
@@ -338,8 +337,8 @@ void checkpoint_save_best(const Run *run, const char *directory, int64_t step,
 }
 
 // ---- loading ----------------------------------------------------------------
-// Ends the program if the files of a pair were not saved together. Files from before there were ids
-// have none, and only their steps tell.
+// Exits with an error if the files of a pair were not saved together. Files from versions without
+// ids are compared by step only.
 static void check_pair(const Checkpoint *pair) {
     const char *weights = safetensors_metadata(pair->weights, ID_KEY);
     const char *state = safetensors_metadata(pair->state, ID_KEY);
@@ -363,7 +362,7 @@ void checkpoint_check_pair(const char *weights) {
     free(name);
 }
 
-// The complete step that `newer` others are newer than; -1: none.
+// Returns the complete step that has `newer` newer ones; -1: none.
 static int64_t complete_step(const char *directory, size_t newer) {
     Listing listing = listing_create(directory);
     const int64_t step = listing.complete_count > newer ? listing.complete[newer] : -1;
@@ -371,7 +370,8 @@ static int64_t complete_step(const char *directory, size_t newer) {
     return step;
 }
 
-// Until error_advise(NULL): an error line says how to resume from the pair before that of `step`.
+// Adds to error messages, until error_advise(NULL), how to resume from the pair before that of
+// `step`.
 static void advise_older(const char *directory, int64_t step) {
     Listing listing = listing_create(directory);
     size_t i = 0;
@@ -382,7 +382,7 @@ static void advise_older(const char *directory, int64_t step) {
     listing_free(&listing);
 }
 
-// Takes over `name`, a fresh string; NULL: there is no such file.
+// Takes ownership of `name`. Returns NULL if there is no such file.
 static Safetensors *try_open(const char *directory, char *name) {
     char *path = path_in(directory, name);
     Safetensors *file = safetensors_try_open(path);
@@ -391,8 +391,8 @@ static Safetensors *try_open(const char *directory, char *name) {
     return file;
 }
 
-// The newest complete pair in DIR, or its weights alone; false if there is none. A run that resumes
-// in DIR may remove it, having saved a newer one, before it is open here.
+// Opens the newest complete pair in DIR, or only its weights. Returns false if there is none. A run
+// that resumes in DIR may save a newer pair and remove this one before it is open here.
 static bool open_newest(const char *directory, bool state, Checkpoint *pair) {
     for (int64_t step, before = -1; (step = complete_step(directory, 0)) >= 0; before = step) {
         if (step == before)
@@ -415,8 +415,8 @@ bool checkpoint_open_latest(const char *directory, Checkpoint *pair) {
     return found;
 }
 
-// The weights in a directory: of a run, the best ones or else the newest, or of a model of Hugging
-// Face's.
+// Opens the weights in a directory: the best ones of a run, else its newest, else those of a
+// Hugging Face model.
 static Safetensors *open_weights_in(const char *directory) {
     Checkpoint newest = {0};
     Safetensors *found = try_open(directory, copy_string(BEST_NAME));
@@ -462,7 +462,8 @@ static void shape_text(int rank, const int64_t *shape, char *text, size_t size) 
     if (used < size) snprintf(text + used, size - used, ")");
 }
 
-// Tensor prefix+name of a parameter, which must have its shape. Returns its index in the file.
+// Finds tensor prefix+name of a parameter, which must have its shape. Returns its index in the
+// file.
 static int find_tensor(const Safetensors *file, const Parameter *p, const char *prefix) {
     char *name = format_string("%s%s", prefix, p->name);
     const Tensor *tensor = safetensors_find(file, name);
@@ -509,8 +510,8 @@ void checkpoint_check_tensors(const Safetensors *file, const ModelType *type,
     free(known);
 }
 
-// Whether two texts say the same: word by word, numbers as numbers ("[4, 8]" and "4,8", "1e-05" and
-// "0.00001").
+// Returns whether two texts are equal word by word, with numbers compared by value ("[4, 8]" and
+// "4,8", "1e-05" and "0.00001").
 static bool same_values(const char *a, const char *b) {
     static const char gaps[] = "[], ";
     for (;;) {
@@ -527,7 +528,7 @@ static bool same_values(const char *a, const char *b) {
     }
 }
 
-// What the model is and no option says (activation, epsilon, windows) must be what the file says.
+// Properties of the model that no option sets (activation, epsilon, windows) must match the file.
 static void check_description(const Safetensors *file, const Run *run) {
     Metadata *rows = NULL;
     int count = 0;
@@ -542,7 +543,7 @@ static void check_description(const Safetensors *file, const Run *run) {
     metadata_free(rows, count);
 }
 
-// The checked weights of a file, fresh.
+// Checks the weights of a file and returns them, newly allocated.
 static real *read_weights(const Safetensors *file, const Run *run) {
     const ParameterTable *table = run->type->parameters(run->model);
     check_description(file, run);
@@ -558,8 +559,8 @@ void checkpoint_load_weights(const Safetensors *file, const Run *run) {
     free(values);
 }
 
-// Rows (P, C) of an embedding as (positions, C), fresh: row i is between the old ones as i is
-// in their range.
+// Interpolates rows (P, C) of an embedding linearly to (positions, C), newly allocated: row i is
+// taken at i * (P - 1) / (positions - 1).
 static real *interpolated(const real *rows, size_t P, size_t C, size_t positions) {
     real *out = allocate(positions * C, sizeof(real), "positions");
     for (size_t i = 0; i < positions; i++) {
@@ -574,7 +575,7 @@ static real *interpolated(const real *rows, size_t P, size_t C, size_t positions
     return out;
 }
 
-// Of the embedding (positions, C).
+// Interpolates the embedding `name` (old, C) to (positions, C).
 static void interpolate_embedding(Safetensors *file, const char *name, int64_t old,
                                   int64_t positions) {
     const Tensor *found = safetensors_find(file, name);
@@ -598,7 +599,7 @@ void checkpoint_extend_positions(Safetensors *file, const ModelType *type, int64
                  format_string("%lld", (long long)positions));
 }
 
-// Adds `factor` times the weights of a step.
+// Adds `factor` times the weights of a step to `sum`.
 static void add_checkpoint(const char *directory, int64_t step, double factor, const Run *run,
                            real *sum) {
     char *path = weights_path(directory, step);
@@ -617,7 +618,7 @@ void checkpoint_load_average(const Safetensors *file, int64_t count, const Run *
     const char *init = options_text(run->options, OPT_INIT);
     const int64_t step = step_of_name(path_name(file->file.path), weights_name);
     size_t first = 0;                         // of the steps, newest first
-    if (strcmp(init, file->file.path) == 0) { // else a directory is named
+    if (strcmp(init, file->file.path) == 0) { // else --init names a directory
         while (first < listing.complete_count && listing.complete[first] != step) first++;
         if (first == listing.complete_count)
             fail("--average: %s is no step_N.safetensors with its state next to it; name the last "

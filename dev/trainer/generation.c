@@ -8,7 +8,7 @@
 #include <math.h>
 #include <stdlib.h>
 
-// A token, or a list of them, in the order of the file; what is none is left out.
+// Reads a token, or a list of tokens in the order of the file; skips values that are not tokens.
 static TokenList read_tokens(const Json *value, int64_t vocabulary) {
     TokenList list = {0};
     const bool many = value && value->kind == JSON_ARRAY;
@@ -22,7 +22,7 @@ static TokenList read_tokens(const Json *value, int64_t vocabulary) {
     return list;
 }
 
-// Of the first file that has it, and not as null.
+// Returns the value from the first file in which it is present and not null.
 static const Json *find(Json *const files[2], const char *key) {
     for (int i = 0; i < 2; i++) {
         const Json *value = files[i] ? json_find(files[i], key) : NULL;

@@ -1,5 +1,5 @@
-// How text is written: what a Hugging Face model's generation_config.json says, and config.json
-// where that says nothing; of our own weights, what their data say.
+// Rules for writing text: those of a Hugging Face model's generation_config.json, or of its
+// config.json if the former lacks them; for our own weights, those of their data.
 #ifndef TRAINER_GENERATION_H
 #define TRAINER_GENERATION_H
 
@@ -12,24 +12,25 @@ typedef struct {
 } TokenList;
 
 typedef struct {
-    TokenList unused; // rows of the model that are no token's, which are never written
+    TokenList unused; // rows of the model without a token, which are never written
     TokenList ends;   // "eos_token_id": each ends a text
-    TokenList *bad;   // (bad_count) "bad_words_ids": such a sequence is never written
+    TokenList *bad;   // (bad_count) "bad_words_ids": forbidden sequences
     size_t bad_count;
-    int32_t forced_end; // "forced_eos_token_id": the last of a text that has no room any more; -1
+    int32_t forced_end; // "forced_eos_token_id": the last token of a text at its limit; -1: none
 } Generation;
 
-// weights: what a run began with. vocabulary: rows of its embedding; tokens beyond it mean nothing.
+// weights: the run's initial weights. vocabulary: rows of its embedding; tokens beyond it are
+// ignored.
 Generation generation_open(const Safetensors *weights, const Dataset *dataset, int64_t vocabulary);
 void generation_free(Generation *generation);
 
 bool generation_ends(const Generation *generation, int32_t token);
 
-// No unused token is drawn from logits (V) after this.
+// Changes logits (V) so that no unused token is drawn.
 void generation_forbid(const Generation *generation, real *logits);
 
-// What is read before a text: the end of another one, as in training, or what the tokenizer's file
-// says.
+// Returns the tokens that are read before a text: the end of another text, as in training, or those
+// in the tokenizer's file.
 const int32_t *generation_before(const Dataset *dataset, size_t *count);
 
 #endif

@@ -52,7 +52,7 @@ static void read_config(Safetensors *file, const ModelType *type) {
     metadata_add(&file->metadata, &file->metadata_count, "model", copy_string(type->name));
     metadata_add(&file->metadata, &file->metadata_count, HUGGINGFACE_ORIGIN, copy_string("1"));
     type->exchange->read_config(config, path, &file->metadata, &file->metadata_count);
-    // Their classes put nothing before a text, unless they say so.
+    // Transformers classes put no token before a text unless their config says so.
     if (!safetensors_metadata(file, "end_token"))
         metadata_add(&file->metadata, &file->metadata_count, "end_token", copy_string("-1"));
     json_free(config);
@@ -65,8 +65,8 @@ static bool equal(const Tensor *a, const Tensor *b) {
            memcmp(a->data, b->data, tensor_bytes(a)) == 0;
 }
 
-// Gives the tensors our names, leaving out those that are no weight; returns theirs, which are
-// fresh strings.
+// Renames the tensors to our names and drops those that are not weights. Returns the original
+// names, newly allocated.
 static char **rename_tensors(Safetensors *file, const Exchange *exchange) {
     const int count = file->tensor_count;
     char **theirs = allocate((size_t)count, sizeof(char *), "names");
@@ -86,10 +86,9 @@ static char **rename_tensors(Safetensors *file, const Exchange *exchange) {
     return theirs;
 }
 
-// Of tensors of one name, which must be equal, keeps the first. Ends the program where they are
-// not.
+// Keeps the first of several tensors of one name. Exits with an error if they are not equal.
 static void drop_repeated(Safetensors *file, char **theirs) {
-    const Tensor *first = NULL; // of those of one name
+    const Tensor *first = NULL; // of the present name
     bool *repeated = allocate((size_t)file->tensor_count, sizeof(bool), "names");
     for (int i = 0; i < file->tensor_count; i++) {
         const Tensor *tensor = file->by_name[i];
@@ -125,15 +124,15 @@ static void write_token(JsonWriter *w, const char *key, int32_t token) {
     huggingface_write_number(w, &key, 1, token >= 0 ? token : NAN); // null: no such token
 }
 
-// Whether the end token ends a text: one of words or of bytes ends a line, after which text
-// continues.
+// Returns whether the end token ends a text. With words or bytes it ends a line, after which the
+// text continues.
 static bool ends_text(const Dataset *dataset) {
     return dataset->end >= 0 &&
            (!dataset->tokenizer || tokenizer_is_special(dataset->tokenizer, dataset->end));
 }
 
-// The tokens that mean something, in config.json and generation_config.json: a text begins with the
-// token that ends the text before it, a translation with padding.
+// Writes the special tokens to config.json and generation_config.json. A text begins with the token
+// that ends the text before it, a translation with padding.
 static void write_tokens(const Run *run, JsonWriter *w) {
     const bool translates = run->type->translator_create != NULL;
     const int32_t padding = run->setup.padding_token, end = run->setup.end_token;
@@ -144,7 +143,7 @@ static void write_tokens(const Run *run, JsonWriter *w) {
     if (translates) write_token(w, "forced_eos_token_id", -1);
 }
 
-// The text of config.json; NULL: they have no such class.
+// Returns the text of config.json, or NULL if there is no class for the model.
 static char *config_text(const Run *run) {
     JsonWriter w = {0};
     const Exchange *exchange = run->type->exchange;
@@ -162,8 +161,8 @@ static char *config_text(const Run *run) {
     return w.text;
 }
 
-// The text of generation_config.json: without it their generate() stops after 20 tokens. NULL: the
-// model writes no text.
+// Returns the text of generation_config.json, without which transformers' generate() stops after 20
+// tokens; NULL if the model writes no text.
 static char *generation_text(const Run *run) {
     if (!run->type->translator_create && !run->type->decoder_create) return NULL;
     JsonWriter w = {0};
@@ -182,7 +181,8 @@ static void write_name(const Tokenizer *tokenizer, JsonWriter *w, const char *ke
     free(name);
 }
 
-// The text of tokenizer_config.json, which says how to read tokenizer.json; NULL: there is none.
+// Returns the text of tokenizer_config.json, which says how to read tokenizer.json; NULL if there
+// is none.
 static char *tokenizer_text(const Run *run) {
     const Dataset *dataset = run->dataset;
     const Tokenizer *tokenizer = dataset->tokenizer;
@@ -210,14 +210,14 @@ bool huggingface_has_class(const Run *run) {
     return text != NULL;
 }
 
-// Whether a path is a link as huggingface_export makes them: to a file next to it.
+// Returns whether a path is a link as made by huggingface_export: to a file in its own directory.
 static bool is_own_link(const char *path) {
     char target[64];
     const ssize_t length = readlink(path, target, sizeof(target));
     return length > 0 && (size_t)length < sizeof(target) && !memchr(target, '/', (size_t)length);
 }
 
-// Files that huggingface_export writes.
+// The files that huggingface_export writes.
 enum { FILES = 5 };
 static void files_of(const ModelType *type, const char *names[FILES]) {
     const char *const all[FILES] = {HUGGINGFACE_WEIGHTS, "config.json", "generation_config.json",
@@ -249,16 +249,16 @@ void huggingface_check_output(const Run *run, const char *directory) {
     }
 }
 
-// Lets the link at `path` point to `target`. There is a link there at every moment.
+// Points the link at `path` to `target`. The link exists at every moment.
 static void replace_link(const char *path, const char *target) {
     char *temporary = format_string("%s.tmp", path);
     unlink(temporary); // a killed run may have left one
-    // A file system without links is no reason to end a run.
+    // A file system without links is not a reason to end a run.
     if (symlink(target, temporary) != 0 || rename(temporary, path) != 0) {
         warn("%s: cannot be linked to %s: %s", path, target, strerror(errno));
         unlink(temporary);
     } else {
-        file_sync_name(path); // before config.json, which it shows to be a run's
+        file_sync_name(path); // before config.json: the link marks it as a run's
     }
     free(temporary);
 }
@@ -269,7 +269,7 @@ static void write_file(const char *directory, const char *name, Text text) {
     free(path);
 }
 
-// Writes one line of JSON, which it frees; NULL: nothing.
+// Writes `json` as one line and frees it; does nothing if it is NULL.
 static void write_json(const char *directory, const char *name, char *json) {
     if (!json) return;
     char *line = format_string("%s\n", json);
@@ -282,7 +282,7 @@ void huggingface_export(const Run *run, const char *directory, const char *weigh
     char *config = config_text(run);
     if (!config) return;
     char *link = path_in(directory, HUGGINGFACE_WEIGHTS);
-    replace_link(link, weights); // first: by it a later run knows that the others are ours
+    replace_link(link, weights); // first: the link tells a later run that the other files are ours
     free(link);
     write_json(directory, "config.json", config);
     write_json(directory, "generation_config.json", generation_text(run));

@@ -27,23 +27,23 @@ bool loop_out_of_patience(const Loop *loop) {
     return patience > 0 && loop->progress.stale >= patience;
 }
 
-// What stops a process for a while (Ctrl-Z, a laptop that sleeps) says nothing about the steps to
-// come: a step counts as three of the mean at most.
+// Pauses of the process (Ctrl-Z, a sleeping laptop) do not predict the time of later steps, so a
+// step counts as at most three times the mean.
 static double smooth(double mean, double value) {
     return mean > 0 ? 0.95 * mean + 0.05 * fmin(value, 3 * mean) : value;
 }
 
-// That so many steps from the beginning take.
+// Returns how many epochs the first `steps` steps take.
 static double epochs_of(const Loop *loop, int64_t steps) {
     return (double)(steps - loop->progress.extra_steps) * loop->plan->sequences_per_update /
            (double)loop->plan->sequences;
 }
 
-static const double OWN_SHARE =
-    0.9; // of the time, in which a thread runs whose processor is its own
+static const double OWN_SHARE = 0.9; // running time of a thread with a processor of its own
 
-// Of the peak, 0: unknown, as where other programs take processors from this one: the leading
-// thread is then made to wait, or waits for one that is. What lasts shows; a step alone does not.
+// Returns the fraction of the peak, or 0 if it is unknown, as when other programs take processors
+// from this one: the leading thread then waits for a processor, or for a thread that does. Only the
+// smoothed share of running time shows this; a single step does not.
 static double peak_fraction(Loop *loop, const Update *update, double elapsed, double running) {
     const Run *run = loop->run;
     loop->running = smooth(loop->running, running / elapsed);
@@ -81,7 +81,7 @@ void loop_report_step(Loop *loop, const Update *update, double loss, double norm
     log_step(loop->log, &report, options_integer(loop->run->options, OPT_LOG_EVERY));
 }
 
-// As a shell takes it, fresh: the program and the options that were given.
+// Returns the command as a shell takes it, newly allocated: the program and the options given.
 static char *command_text(const Run *run) {
     static const OptionName none[] = {OPT_NONE};
     char *command = options_quoted(run->program);
@@ -93,7 +93,7 @@ static char *command_text(const Run *run) {
     return command;
 }
 
-// The event that begins a run or its resumption: the rows, and all options.
+// Logs the event that begins or resumes a run: the rows, and all options.
 static void log_options(const Loop *loop, const Metadata *rows, int count) {
     JsonWriter *w = log_begin(loop->log);
     json_add_string(w, "event", loop->progress.step > 0 ? "resume" : "start");
@@ -105,8 +105,8 @@ static void log_options(const Loop *loop, const Metadata *rows, int count) {
     log_end(loop->log);
 }
 
-// The processor or GPU, and its peak. Nobody else has the processor, on any rank, where the leading
-// thread runs all the time while the peak is measured.
+// Finds the processor or GPU, and its peak. No other program uses the processor if the leading
+// thread of every rank runs all the time while the peak is measured.
 static DeviceInfo find_device(Loop *loop) {
     const Run *run = loop->run;
     DeviceInfo device = {0};
@@ -149,7 +149,7 @@ static char *plan_text(const Loop *loop) {
     return text;
 }
 
-// What the user changes of a resumed run, fresh; "": nothing.
+// Returns the user's changes to a resumed run, newly allocated; "": none.
 static char *changes_text(const Run *run) {
     char *changes = options_changes(run->options);
     if (*changes && run->state) append_format(&changes, "; moments are kept");
@@ -173,7 +173,7 @@ static void show_recipe(const Loop *loop) {
 void loop_introduce(Loop *loop) {
     loop->device = find_device(loop);
     if (!loop_leads(loop)) return;
-    show_data(loop); // the model was shown before memory was taken for it (ModelSetup.say_size)
+    show_data(loop); // the model was printed before its memory was allocated (ModelSetup.say_size)
     show_device(loop);
     show_recipe(loop);
 }
@@ -220,7 +220,7 @@ void loop_log_start(Loop *loop) {
                      format_string("%.0f", run->type->state_bytes(run->model, run->setup.length)));
     metadata_add(&rows, &count, "command", command_text(run));
     metadata_add(&rows, &count, "val_id", run_data_validation_id(run->dataset));
-    char directory[4096]; // that relative paths begin in
+    char directory[4096]; // base of relative paths
     if (getcwd(directory, sizeof(directory)))
         metadata_add(&rows, &count, "directory", copy_string(directory));
     if (run->type->memory) metadata_add(&rows, &count, "memory", run->type->memory(run->model));
@@ -245,7 +245,7 @@ void loop_log_status(const Loop *loop) {
 void loop_log_reduction(const Loop *loop) {
     const RanksReport report = ranks_report(loop->run->ranks);
     const double steps = (double)(loop->progress.step - loop->first_step);
-    const bool timed = report.seconds > 0; // NCCL's streams are not
+    const bool timed = report.seconds > 0; // NCCL's streams are not timed
     if (report.bytes <= 0 || steps <= 0) return;
     const double hidden = timed ? fmax(0, 1 - report.waited_seconds / report.seconds) : 0;
     char *time = timed
@@ -275,7 +275,7 @@ void loop_log_next(const Loop *loop) {
                    : steps > 0
                        ? format_string("-x %lld", 2 * (long long)steps)
                        : format_string("-E %g", 2 * options_number(run->options, OPT_EPOCHS));
-    log_line(loop->log, "next"); // no command is broken in two lines
+    log_line(loop->log, "next"); // each command stays on one line
     log_line(loop->log, "  %-10s  %s -e %s %s", run->type->task->use, program, directory,
              run->type->task->used_by);
     log_line(loop->log, "  train on    %s -o %s -y %s", program, directory, longer);
@@ -291,7 +291,8 @@ void loop_log_next(const Loop *loop) {
     free(directory);
 }
 
-// The command that resumes, fresh: the data and all that belongs to the run are in its checkpoint.
+// Returns the command that resumes the run, newly allocated. The data and everything else that
+// belongs to the run are in its checkpoint.
 static char *resuming_command(const Loop *loop) {
     static const OptionName known[] = {OPT_INPUT,   OPT_OUTPUT, OPT_RESUME, OPT_INIT,
                                        OPT_AVERAGE, OPT_CONFIG, OPT_NONE};

@@ -15,8 +15,9 @@ void measure_check(const Run *run) {
         fail("--stats: %s has no val split to measure on", run->dataset->name);
 }
 
-// Runs the model on up to `batches` batches of the split. Of running text, which no mask cuts into
-// sentences, a last, shorter one is left out, unless it is all there is. Returns their number.
+// Runs the model on up to `batches` batches of the split, and returns their number. For running
+// text, which no mask cuts into sentences, a shorter last batch is left out unless it is the only
+// one.
 static int64_t run_batches(Run *run, SplitName split, int64_t batches, Statistics *statistics) {
     int64_t done = 0, length = 0;
     Batch batch;
@@ -30,7 +31,7 @@ static int64_t run_batches(Run *run, SplitName split, int64_t batches, Statistic
     return done;
 }
 
-// Begins a line of the log.
+// Begins a log line.
 static JsonWriter *begin_statistics(Log *log, int64_t step) {
     JsonWriter *w = log_begin(log);
     json_add_string(w, "event", "statistics");
@@ -51,8 +52,8 @@ static void log_weight(Log *log, int64_t step, const char *name, const Moments *
 }
 
 // ---- weights ----------------------------------------------------------------
-// Excess kurtosis of the matrices between hidden layers, their mean; NaN where there are none.
-// Where there is a log, a line for each goes there.
+// Returns the mean excess kurtosis of the matrices between hidden layers; NaN if there are none.
+// Logs a line for each matrix if there is a log.
 static double measure_weights(const Run *run, Log *log, int64_t step) {
     const ParameterTable *table = run->type->parameters(run->model);
     real *copy;
@@ -73,15 +74,15 @@ static double measure_weights(const Run *run, Log *log, int64_t step) {
 }
 
 // ---- activations ------------------------------------------------------------
-// Of all layers together.
+// Statistics over all layers.
 typedef struct {
-    double attention_largest; // |x| that attention adds to the residual stream
-    double residual_kurtosis; // of the residual stream after a layer, summed over
-    int residuals;            // layers
-    double residual_largest;  // |x| of it
-    Measurement scores;       // those that have a bound
-    double sink_share;        // summed over
-    int sinks;                // places that have a sink
+    double attention_largest; // largest |x| that attention adds to the residual stream
+    double residual_kurtosis; // of the residual stream after a layer, summed over layers
+    int residuals;            // number of these layers
+    double residual_largest;  // largest |x| of the residual stream
+    Measurement scores;       // scores that have a bound
+    double sink_share;        // summed over places that have a sink
+    int sinks;                // number of these places
 } Summary;
 
 static Summary summarise(const Statistics *statistics) {

@@ -9,14 +9,14 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { ROOM = 10000000, OTHER = 400000, MOST = 64000000 }; // bytes: of a page; without its model
+enum { ROOM = 10000000, OTHER = 400000, MOST = 64000000 }; // bytes: page; page without model; model
 
 static size_t base64_size(size_t size) {
     return (size + 2) / 3 * 4;
 }
 
 // ---- weights ----------------------------------------------------------------
-// What the weights are, without any: metadata alone.
+// Returns a description of the weights without any tensors: metadata alone.
 static Bytes header_create(const Run *run) {
     JsonWriter w = {0};
     Bytes out = {0};
@@ -26,7 +26,7 @@ static Bytes header_create(const Run *run) {
     json_begin(&w, '{');
     json_open(&w, "__metadata__", '{');
     for (int i = 0; i < count; i++) {
-        if (strcmp(rows[i].key, "data") == 0) continue; // a path of this machine
+        if (strcmp(rows[i].key, "data") == 0) continue; // a path on this machine
         json_add_string(&w, rows[i].key, rows[i].value);
     }
     json_end(&w, '}');
@@ -39,7 +39,7 @@ static Bytes header_create(const Run *run) {
     return out;
 }
 
-// Appends a row (n) as int8; rounded: the values that the page has then.
+// Appends a row (n) as int8; rounded: the values that the page then uses.
 static void append_rounded(Bytes *out, const real *row, size_t n, real *rounded) {
     double largest = 0;
     for (size_t i = 0; i < n; i++) {
@@ -55,7 +55,7 @@ static void append_rounded(Bytes *out, const real *row, size_t n, real *rounded)
     }
 }
 
-// rounded (total): the values that the page has; NULL: all of them, in float32.
+// rounded (total): the values that the page uses; NULL: all weights are stored in float32.
 static Bytes weights_create(const ParameterTable *table, const real *values, real *rounded) {
     Bytes out = {0};
     for (int i = 0; i < table->count; i++) {
@@ -76,7 +76,7 @@ static Bytes weights_create(const ParameterTable *table, const real *values, rea
     return out;
 }
 
-// The loss of what the page has.
+// Returns the loss of the weights in the page.
 static double measure_rounded(Run *run, const real *values, const real *rounded) {
     Evaluation result = {.loss = NAN};
     run->type->write(run->model, MODEL_VALUES, rounded);
@@ -102,7 +102,7 @@ static void add_copy(PageModel *model, const char *directory, const char *name) 
     free(path);
 }
 
-// The tokenizer's one file, or all that Hugging Face has in its place.
+// Adds the tokenizer's one file, or all files of a Hugging Face tokenizer.
 static bool add_tokenizer(PageModel *model, TokenizerKind kind, const char *directory) {
     if (kind == TOKENIZER_BYTE) return true;
     char *path = directory ? tokenizer_model(kind, directory) : NULL;
@@ -118,7 +118,7 @@ static bool add_tokenizer(PageModel *model, TokenizerKind kind, const char *dire
     return true;
 }
 
-// Why the model cannot be in the page; NULL: it can.
+// Returns why the model cannot be in the page; NULL: it can.
 static const char *find_obstacle(const Run *run) {
     const ModelType *type = run->type;
     if (page_wasm().size == 0)

@@ -1,4 +1,4 @@
-// Loss by the position in the context (--eval-positions): does a model use more of a longer one?
+// Loss by position in the context (--eval-positions): does a model benefit from a longer context?
 #ifndef TRAINER_POSITIONS_H
 #define TRAINER_POSITIONS_H
 
@@ -9,19 +9,19 @@
 
 enum { POSITION_RANGES = 32 };
 
-// Of positions 1, 2 to 3, 4 to 7, and so on, counted from 1.
+// Sums over positions 1, 2 to 3, 4 to 7, and so on, counted from 1.
 typedef struct {
     double losses[POSITION_RANGES], targets[POSITION_RANGES]; // sums
 } PositionLosses;
 
-// Adds a batch, of which `losses` (B, T) has those of its targets.
+// Adds a batch, for whose targets `losses` (B, T) holds the losses.
 void positions_add(PositionLosses *positions, const Batch *batch, const real *losses);
 
 // Sums over all ranks.
 void positions_sum(PositionLosses *positions, Ranks *ranks);
 
-// A table on the terminal, and in the log {"event": "positions", "positions": [{"from", "to",
-// "loss", "targets"}, ...]}.
+// Prints a table, and logs {"event": "positions", "positions": [{"from", "to", "loss", "targets"},
+// ...]}.
 void positions_report(const PositionLosses *positions, Log *log);
 
 #endif

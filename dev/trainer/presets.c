@@ -14,7 +14,7 @@ typedef struct {
     Text text;
 } Preset;
 
-// The published recipe is the defaults, and needs no file.
+// The published recipe is the defaults, so it needs no file.
 static void take(Options *options, const char *name) {
     const Preset presets[] = {{"tiny", EMBEDDED(preset_tiny)},
                               {"small", EMBEDDED(preset_small)},
@@ -34,7 +34,7 @@ void preset_refuse(const Options *options, const TaskType *task) {
 void preset_apply(Options *options, const TaskType *task, const Dataset *dataset) {
     if (!task->preset) return;
     const bool automatic = strcmp(options_text(options, OPT_PRESET), "auto") == 0;
-    if (automatic && options_text(options, OPT_CONFIG)) return; // which says all
+    if (automatic && options_text(options, OPT_CONFIG)) return; // which sets everything
     if (automatic) options_set(options, OPT_PRESET, task->preset(dataset), "--preset");
     take(options, options_text(options, OPT_PRESET));
 }

@@ -1,5 +1,5 @@
-// Recipes by name: each is a file of options in scripts/presets/, which --config reads, too, and
-// which is inside the programs. --preset names one; new models on data of their own get one by the
+// Recipes by name. Each is a file of options in scripts/presets/, which --config can read and which
+// is embedded in the programs. --preset names one; new models on users' own data get one by the
 // task's rule (TaskType.preset).
 #ifndef TRAINER_PRESETS_H
 #define TRAINER_PRESETS_H
@@ -7,11 +7,11 @@
 #include "options.h"
 #include "task.h"
 
-// Ends the program where --preset names one for weights that exist, which have their shape.
+// Exits with an error if --preset names a recipe for existing weights, whose shape is fixed.
 void preset_refuse(const Options *options, const TaskType *task);
 
-// Takes the options of --preset, or of the one that the rule chooses. Options that the user gave
-// stay. Nothing where the task has no presets.
+// Applies the options of --preset, or of the recipe that the rule chooses. Options that the user
+// gave are kept. Does nothing if the task has no presets.
 void preset_apply(Options *options, const TaskType *task, const Dataset *dataset);
 
 #endif

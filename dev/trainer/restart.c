@@ -13,7 +13,7 @@
 
 #define KEPT "log.jsonl.before"
 
-// The last line of a log that is a "start" event; NULL: none.
+// Returns the last "start" event of a log; NULL: none.
 static Json *start_event(const char *path) {
     FileMap file;
     if (!file_try_map(path, &file)) return NULL;
@@ -44,7 +44,7 @@ char *restart_find_log(const char *directory) {
     return NULL;
 }
 
-// Paths in a log are of the directory in which the run was started.
+// Paths in a log are relative to the directory in which the run was started.
 static void resolve_path(Options *options, OptionName name, const char *start) {
     char here[4096];
     const char *path = options_text(options, name);
@@ -93,7 +93,7 @@ void restart_check_data(const char *log, const char *directory, const Dataset *d
     json_free(event);
 }
 
-// The last step of a log; 0: none.
+// Returns the last step of a log; 0: none.
 static int64_t last_step(const char *path) {
     FILE *file = fopen(path, "r");
     long long last = 0, step;

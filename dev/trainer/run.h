@@ -1,4 +1,4 @@
-// A run: a model at work on a data set, and what the trainer does with it.
+// A run: a model, its data set, and what the trainer does with them.
 #ifndef TRAINER_RUN_H
 #define TRAINER_RUN_H
 
@@ -11,8 +11,8 @@
 #include "safetensors.h"
 #include "task.h"
 
-// The options of every trainer followed by those of its task and of the model itself, each at its
-// default.
+// Creates the options of every trainer, followed by those of its task and of the model, each with
+// its default.
 Options *trainer_options_create(const ModelType *type);
 
 // What a run resumes from (checkpoint.h).
@@ -24,45 +24,46 @@ typedef struct {
 // A model at work on a data set.
 struct Run {
     const ModelType *type;
-    const char *program; // as it was called
+    const char *program; // as called on the command line
     void *model;
     void *task; // NULL: nothing runs on batches
     Options *options;
-    Ranks *ranks; // who trains it together; NULL: this process alone
+    Ranks *ranks; // the processes that train together; NULL: this process alone
     Dataset *dataset;
     ModelSetup setup;
-    Safetensors *weights;      // that it began with; NULL: drawn from the seed
+    Safetensors *weights;      // initial weights; NULL: drawn from the seed
     Safetensors *state;        // to resume from; NULL: a new run
-    PositionLosses *positions; // that evaluate() adds to; NULL: none
+    PositionLosses *positions; // evaluate() adds to these; NULL: none
 };
 
-// Does what the options ask for: trains, evaluates, or what else the options ask for, as one
-// of `ranks`. `program` is how it was called. Returns its exit code.
+// Trains, evaluates, or does what else the options ask for, as one of `ranks`. `program` is the
+// name by which it was called. Returns the exit code.
 int train_run(const char *program, Options *options, Ranks *ranks, const ModelType *type);
 
-// Trains as the options say, from the start or from the run that --resume names. Returns 0, or 128
+// Trains as the options say, from the start, or by resuming the run of --resume. Returns 0, or 128
 // + the signal that stopped it.
 int train_loop(Run *run);
 
-// Mean loss over a split, every target counted, and the task's metrics; at most `batches` batches
-// (0: all), shared out among ranks. Returns false, and no result, if a signal stopped one of them
-// meanwhile.
+// Computes the mean loss over a split, in which every target counts, and the task's metrics, over
+// at most `batches` batches (0: all), shared among the ranks. Returns false, without a result, if a
+// signal stopped one of them.
 bool evaluate(Run *run, SplitName split, int64_t batches, Evaluation *result);
 
-// Measures activations (statistics.h) on --stats batches of the validation split, to the log and as
-// a table, and the matrices between hidden layers, to the log; nothing if that is 0. A negative
-// step is unknown. Returns false, without output, if a signal stopped it.
+// Measures activations (statistics.h) on --stats batches of the validation split, and the matrices
+// between hidden layers. Logs both, and prints the activations as a table. Does nothing if --stats
+// is 0. A negative step is unknown. Returns false, without output, if a signal stopped it.
 bool measure(Run *run, Log *log, int64_t step);
 
-// With --stats, adds to an evaluation what those batches show of all layers (statistics.h): the
-// largest |x| that attention adds to the residual stream, "attention_max_abs"; where scores have a
-// bound the share beyond nine tenths of it, "saturated_share"; where there is a sink its
-// share of the mass, "sink_share"; of the residual stream after each layer the largest |x|,
-// "activation_max_abs", and the mean excess kurtosis, "activation_kurtosis"; and that of the
-// matrices between hidden layers, "weight_kurtosis". Returns false if a signal stopped it.
+// With --stats, adds statistics over all layers (statistics.h) on those batches to an evaluation:
+// "attention_max_abs", the largest |x| that attention adds to the residual stream;
+// "saturated_share", if scores have a bound, the share beyond nine tenths of it; "sink_share", if
+// there is a sink, its share of the mass; "activation_max_abs" and "activation_kurtosis", the
+// largest |x| and the mean excess kurtosis of the residual stream after each layer;
+// "weight_kurtosis", that of the matrices between hidden layers. Returns false if a signal stopped
+// it.
 bool measure_validation(Run *run, Evaluation *result);
 
-// Ends the program if --stats asks for what model or data do not have. Needs no model.
+// Exits with an error if --stats needs what the model or the data do not have. Needs no model.
 void measure_check(const Run *run);
 
 #endif

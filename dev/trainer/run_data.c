@@ -17,15 +17,15 @@
 
 #define EMBEDDED_NAME "embedded"
 
-// ---- what a checkpoint says -------------------------------------------------
-// A name for the vocabulary, by the texts of its tokens; NULL: there is no tokenizer.
+// ---- metadata of checkpoints ------------------------------------------------
+// Returns an id of the vocabulary, from the texts of its tokens; NULL if there is no tokenizer.
 static char *tokenizer_id(const Dataset *dataset) {
     if (!dataset->tokenizer) return NULL;
     uint64_t hash = HASH_START;
     for (int32_t token = 0; token < dataset->vocabulary; token++) {
         size_t size;
         char *text = tokenizer_decode(dataset->tokenizer, &token, 1, &size);
-        hash = hash_bytes(hash, text, size + 1); // with the NUL after it
+        hash = hash_bytes(hash, text, size + 1); // including the NUL
         free(text);
     }
     return format_string("%016llx", (unsigned long long)hash);
@@ -64,8 +64,8 @@ void run_data_describe_shards(const Dataset *dataset, Metadata **rows, int *coun
     }
 }
 
-// What a split has become, in words, fresh; NULL: it is as it was. States from before there were
-// checksums have the number of tokens.
+// Returns how a split has changed, in words, newly allocated; NULL: it has not. States from
+// versions without checksums hold the number of tokens.
 static char *find_change(const Safetensors *state, const Dataset *dataset, const Split *split) {
     char *key = shards_key(split), *now = split_checksums(split), *change = NULL;
     const char *then = safetensors_metadata(state, key);
@@ -150,7 +150,7 @@ static void take_token(const Safetensors *weights, const char *key, int32_t *tok
         *token = (int32_t)safetensors_integer(weights, key, -1, INT32_MAX);
 }
 
-// Of the data that the weights name, or else of the files next to them.
+// Returns the kind that the weights name, or else that of the files next to them.
 static TokenizerKind kind_of(const Safetensors *weights, const char *directory) {
     const char *name = safetensors_metadata(weights, "tokenizer");
     if (name) return tokenizer_kind_from_name(name, weights->file.path);
@@ -166,7 +166,7 @@ static TokenizerKind kind_of(const Safetensors *weights, const char *directory) 
     return found;
 }
 
-// Beside the weights, or else with their data.
+// Opens the tokenizer next to the weights, or else the one with their data.
 static Tokenizer *open_tokenizer(const Safetensors *weights, TokenizerKind kind,
                                  const char *directory) {
     const char *data = safetensors_metadata(weights, "data");
@@ -228,8 +228,9 @@ char *run_data_advice(const Safetensors *weights, const Dataset *dataset) {
     return advice;
 }
 
-// Whether the data have the tokenizer of the weights, as far as these say; `rows`: tokens that they
-// have numbers for. Of a model of others, who may round it up, the tokenizer next to it does.
+// Returns whether the data have the tokenizer of the weights, as far as these tell. rows: the
+// weights' vocabulary size. Weights from elsewhere may round it up; then the tokenizer next to them
+// decides.
 static bool is_tokenizer_of(const Safetensors *weights, const Dataset *dataset, int64_t rows) {
     const char *stored = safetensors_metadata(weights, "tokenizer_id");
     char *directory = path_directory(weights->file.path), *id = tokenizer_id(dataset);
@@ -275,7 +276,7 @@ Dataset *run_data_open(const Options *options, const Safetensors *weights, bool 
     return dataset;
 }
 
-// Bytes of no known format are what a model of a file of bytes may have been trained on.
+// Only warns about bytes of an unknown format: a model may have been trained on such a file.
 static void refuse_format(const char *name, Text text) {
     const TextFormat format = text_format(text);
     if (!format.name) return;

@@ -1,6 +1,6 @@
-// The data of a run: --input's, or those that a checkpoint names. Its metadata hold where the data
-// were (`data`: an absolute path, or "embedded"), the kind of tokenizer, an id of its vocabulary,
-// and the special tokens; the tokenizer's files are next to it.
+// The data of a run: those of --input, or those that a checkpoint names. The checkpoint's metadata
+// hold the path of the data (`data`: an absolute path, or "embedded"), the kind of tokenizer, an id
+// of its vocabulary, and the special tokens. The tokenizer's files are next to it.
 #ifndef TRAINER_RUN_DATA_H
 #define TRAINER_RUN_DATA_H
 
@@ -9,45 +9,46 @@
 #include "options.h"
 #include "safetensors.h"
 
-// weights: what the run begins with; NULL: nothing. Without --input they say which data to open;
-// who only reads and writes text needs no more than the tokenizer. Ends the program where data or
-// tokenizer are not there, or the tokenizer is another one than the weights were trained with.
+// weights: the run's initial weights; NULL: none. Without --input they name the data to open.
+// only_text: the run only reads and writes text, so the tokenizer suffices. Exits with an error if
+// the data or the tokenizer are missing, or if the weights were trained with another tokenizer.
 Dataset *run_data_open(const Options *options, const Safetensors *weights, bool only_text);
 
-// What to do where data have another tokenizer than the weights: how to make data with theirs,
-// fresh.
+// Returns advice for data whose tokenizer is not that of the weights, newly allocated: how to make
+// data with the tokenizer of the weights.
 char *run_data_advice(const Safetensors *weights, const Dataset *dataset);
 
-// Puts the text of a file, or of standard input ("-"), in the place of a split. Ends the program
-// where there is no such file.
+// Replaces a split by the text of a file, or of standard input ("-"). Exits with an error if there
+// is no such file.
 void run_data_take_text(Dataset *dataset, SplitName split, const char *path);
 
-// Sets --input to the data of a run that did not name them, as its log says them.
+// Sets --input, if it was not given, to the name of the data, which the log then records.
 void run_data_tell(Options *options, const Dataset *dataset);
 
-// Ends the program if the weights were trained with another tokenizer of as many tokens.
+// Exits with an error if the weights were trained with another tokenizer.
 void run_data_check_tokenizer(const Safetensors *weights, const Dataset *dataset);
 
-// Tokens of each split and of the vocabulary, in words, fresh: with the name in short, for a
-// person; exactly.
+// Return the tokens of each split and the size of the vocabulary in words, newly allocated: rounded
+// and with the name of the data, for a person; exactly.
 char *run_data_in_short(const Dataset *dataset);
 char *run_data_sizes(const Dataset *dataset);
 
-// Adds what a checkpoint says of the data.
+// Adds the metadata of a checkpoint that describe the data.
 void run_data_describe(const Dataset *dataset, Metadata **rows, int *count);
 
-// Adds what a state says of the shards, for run_data_check_unchanged().
+// Adds the metadata of a state that describe the shards, for run_data_check_unchanged().
 void run_data_describe_shards(const Dataset *dataset, Metadata **rows, int *count);
 
-// Compares the data with those of a state. Where they have changed the program ends, unless --input
-// names them: then a warning says what has changed. The checksums of shards must be known.
+// Compares the data with those of a state. If they have changed, exits with an error, unless
+// --input names them: then prints a warning. The checksums of the shards must be known.
 void run_data_check_unchanged(const Options *options, const Safetensors *state,
                               const Dataset *dataset);
 
-// A name for the validation split, by its checksums, fresh: losses on another one do not compare.
+// Returns an id of the validation split, from its checksums, newly allocated: losses on different
+// splits are not comparable.
 char *run_data_validation_id(const Dataset *dataset);
 
-// Puts the tokenizer next to the checkpoints.
+// Saves the tokenizer next to the checkpoints.
 void run_data_save_tokenizer(const Dataset *dataset, const char *directory);
 
 #endif

@@ -18,7 +18,7 @@ static _Noreturn void refuse(const char *directory, int fd) {
     fail("%s: %s trains here; wait until it ends or choose another --output", directory, holder);
 }
 
-// For later readers. On a full disk it is missing, and the lock holds all the same.
+// Names the holder for later readers. On a full disk the name is missing, but the lock still holds.
 static void write_holder(int fd) {
     char host[65] = "", holder[128];
     gethostname(host, sizeof(host) - 1);

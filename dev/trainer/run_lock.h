@@ -1,15 +1,15 @@
-// One program at a time trains in a directory.
+// Ensures that only one program at a time trains in a directory.
 #ifndef TRAINER_RUN_LOCK_H
 #define TRAINER_RUN_LOCK_H
 
 #include <stdbool.h>
 
-// Takes DIR/lock and writes into it who holds it, process and host; ends the program, naming the
-// holder, if another one trains there. The lock is held until the descriptor that is returned is
-// closed or the program ends, however it ends. A file system that has no locks is worth a warning.
+// Locks DIR/lock and writes the holder, process and host, into it. Exits with an error that names
+// the holder if another program trains there. The lock is held until the returned descriptor is
+// closed or the program ends, however it ends. Prints a warning if the file system has no locks.
 int run_lock(const char *directory);
 
-// Whether a program has ever trained in DIR.
+// Returns whether a program has ever trained in DIR.
 bool run_lock_exists(const char *directory);
 
 #endif

@@ -25,7 +25,7 @@ static const char *const columns[COLUMNS] = {"step", "seconds",   "epoch",      
                                              "lr",   "grad_norm", "tokens_per_s"};
 
 typedef struct {
-    double values[COLUMNS]; // NaN: not known
+    double values[COLUMNS]; // NaN: unknown
 } Step;
 
 typedef struct {
@@ -33,7 +33,7 @@ typedef struct {
     size_t count;
 } Steps;
 
-// A run that began again counts from there.
+// If a run started over, its steps replace the earlier ones.
 static void add_step(Steps *s, const Json *line) {
     Step step;
     for (int i = 0; i < COLUMNS; i++) step.values[i] = json_number(line, columns[i], (double)NAN);
@@ -43,8 +43,8 @@ static void add_step(Steps *s, const Json *line) {
     s->items[s->count++] = step;
 }
 
-// Of steps (count): loss, norm and speed are the mean of those that are numbers, the other columns
-// the last step's.
+// Returns the value of a column for steps (count): the mean of the numbers for loss, norm and
+// speed, the last step's value for the others.
 static double value_of(const Step *steps, size_t count, int column) {
     const bool mean = column == LOSS || column == NORM || column == SPEED;
     double sum = 0;
@@ -57,7 +57,7 @@ static double value_of(const Step *steps, size_t count, int column) {
     return known ? sum / (double)known : (double)NAN;
 }
 
-// A list for each column, of at most POINTS numbers.
+// Writes a list of at most POINTS numbers for each column.
 static void write_steps(JsonWriter *w, const Steps *s) {
     const size_t every = s->count / POINTS + 1;
     json_begin(w, '{');
@@ -72,7 +72,7 @@ static void write_steps(JsonWriter *w, const Steps *s) {
 }
 
 // ---- the page's data, as JSON -----------------------------------------------
-// Writes the log's lines that are shown as they are, and returns its steps.
+// Writes the log lines that are shown unchanged, and returns the steps of the log.
 static Steps write_lines(JsonWriter *w, const char *directory) {
     char *path = path_in(directory, "log.jsonl");
     Steps steps = {0};
@@ -101,7 +101,7 @@ static void write_model(JsonWriter *w, const PageModel *model) {
     json_end(w, '}');
 }
 
-// Returns how many steps the log has.
+// Returns the number of steps in the log.
 static size_t write_data(JsonWriter *w, const char *directory, const PageModel *model,
                          char *const *samples, int count) {
     const char *name = path_name(directory);
@@ -127,7 +127,7 @@ static size_t write_data(JsonWriter *w, const char *directory, const PageModel *
 }
 
 // ---- the file ---------------------------------------------------------------
-// JSON inside of a script element: nothing in it can end the element, or begin a comment.
+// Escapes JSON for a script element: nothing in it can end the element or begin a comment.
 static Bytes escaped(const JsonWriter *json) {
     Bytes out = {0};
     for (const char *at = json->text; *at; at++) {
@@ -152,7 +152,7 @@ static void append_base64(Bytes *out, const Bytes *data) {
     }
 }
 
-// A line for each: its name and its bytes.
+// Returns a line for each file: its name and its bytes.
 static Bytes files_of(const PageModel *model) {
     Bytes out = {0};
     for (size_t i = 0; model && i < model->count; i++) {
@@ -164,7 +164,7 @@ static Bytes files_of(const PageModel *model) {
     return out;
 }
 
-// What takes the place of {{name}} in page.html.
+// The replacement of {{name}} in page.html.
 typedef struct {
     const char *name;
     Text text;

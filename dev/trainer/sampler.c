@@ -10,7 +10,7 @@ typedef struct {
     int32_t token;
 } Candidate;
 
-// The token of the greatest logit; NaN counts as -Inf.
+// Returns the token with the largest logit; NaN counts as -Inf.
 static int32_t most_probable(const real *logits, int64_t vocabulary) {
     int32_t best = 0;
     double greatest = -INFINITY;
@@ -27,7 +27,7 @@ static bool comes_before(const Candidate *a, const Candidate *b) {
     return a->weight > b->weight || (a->weight == b->weight && a->token < b->token);
 }
 
-// Restores the heap of n candidates, the first of all in the root, below `parent`.
+// Restores the heap of n candidates, the best at the root, below `parent`.
 static void sift_down(Candidate *heap, int64_t n, int64_t parent) {
     const Candidate moving = heap[parent];
     for (int64_t child; (child = 2 * parent + 1) < n; parent = child) {
@@ -52,9 +52,9 @@ static double sum_of_weights(const Candidate *candidates, int64_t n) {
     return sum;
 }
 
-// Cuts the n candidates to top_k, then top_p, at least one, and returns how many are left: the last
-// ones of the array. They leave a heap one by one, so that the many improbable tokens are never
-// sorted.
+// Cuts the n candidates to top_k, then top_p, at least one. Returns how many are left; they are at
+// the end of the array. They are popped from a heap one by one, so that the many improbable tokens
+// are never sorted.
 static int64_t cut(const SamplerSettings *settings, Candidate *candidates, int64_t n) {
     const bool by_count = settings->top_k > 0 && settings->top_k < n;
     if (!by_count && settings->top_p >= 1) return n;
@@ -108,5 +108,5 @@ double sampler_log_sum(const real *logits, size_t count, real largest) {
     real sum = 0;
 #pragma omp simd reduction(+ : sum)
     for (size_t v = 0; v < count; v++) sum += vector_exp(logits[v] - largest);
-    return (double)largest + log(fmax((double)sum, 1)); // the largest alone makes it 1
+    return (double)largest + log(fmax((double)sum, 1)); // the largest term alone is 1
 }

@@ -13,8 +13,8 @@ typedef struct {
     double top_p;       // keep the smallest set of that probability; 1: all
 } SamplerSettings;
 
-// Makes tokens that were seen less probable (Keskar et al. 2019, CTRL): their positive logits are
-// divided by `penalty`, negative ones multiplied. 1: nothing changes. logits, seen (V).
+// Makes tokens that were seen less probable (Keskar et al. 2019, CTRL): divides their positive
+// logits by `penalty` and multiplies the negative ones by it. 1: no change. logits, seen (V).
 void sampler_penalise(real *logits, const bool *seen, int64_t vocabulary, double penalty);
 
 // Draws from softmax(logits / temperature) cut to top_k, then top_p. logits (V). Ties go to the
@@ -22,7 +22,7 @@ void sampler_penalise(real *logits, const bool *seen, int64_t vocabulary, double
 int32_t sampler_draw(const SamplerSettings *settings, const real *logits, int64_t vocabulary,
                      Random *random);
 
-// log sum exp(logits) of all (count), of which one is the largest.
+// Returns log sum exp(logits) over logits (count), of which the largest is given.
 double sampler_log_sum(const real *logits, size_t count, real largest);
 
 #endif

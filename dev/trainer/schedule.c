@@ -1,8 +1,8 @@
 #include "schedule.h"
 #include <math.h>
 
-// How much of the way from the peak to the final rate is done, in [0, 1], when a fraction x in
-// [0, 1] of the falling part has passed.
+// Returns how much of the way from the peak to the final rate is done, in [0, 1], after a fraction
+// x in [0, 1] of the falling part.
 static double fallen(ScheduleKind kind, double x) {
     switch (kind) {
     case SCHEDULE_LINEAR:

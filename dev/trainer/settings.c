@@ -9,7 +9,7 @@
 #include <string.h>
 #include <sys/statvfs.h>
 
-enum { LINE_BYTES = 256, MOST_LINES = 100000 }; // of the log that count
+enum { LINE_BYTES = 256, MOST_LINES = 100000 }; // of the log, as counted here
 
 static void check_rate(const Options *o, const Schedule *schedule, int64_t steps) {
     const double lr = schedule->peak, warmup = (double)schedule->warmup;
@@ -69,7 +69,7 @@ char *settings_check_room(const Run *run, int64_t steps, double evaluations) {
     size_t pairs;
     bool best;
     checkpoint_count(directory, &pairs, &best);
-    // The next pair, and the next best weights, are complete before older ones go.
+    // The next pair and the next best weights are complete before older ones are removed.
     const double needed = 3 * weights * fmax(kept + 1 - (double)pairs, 1) + weights * (2 - best) +
                           LINE_BYTES * fmin((double)steps, MOST_LINES);
     struct statvfs disk;

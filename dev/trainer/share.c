@@ -10,9 +10,9 @@
 
 #define PROGRAM "/proc/self/exe"
 
-enum { SAMPLE = 1024 }; // tokens at a place of a shard
+enum { SAMPLE = 1024 }; // tokens per sampled place of a shard
 
-// A hash of this program's file, as text.
+// Returns a hash of this program's file, as text.
 static char *program_id(void) {
     FileMap program = file_map(PROGRAM);
     const uint64_t hash = hash_bytes(HASH_START, program.data, program.size);
@@ -20,7 +20,7 @@ static char *program_id(void) {
     return format_string("%016llx", (unsigned long long)hash);
 }
 
-// "NAME VALUE", a line each.
+// Returns a line "--NAME VALUE" for each option.
 static char *list_options(const Options *options) {
     JsonWriter writer = {0};
     json_begin(&writer, '{');
@@ -55,7 +55,7 @@ void share_start(Ranks *ranks, const Options *options) {
     free(program);
 }
 
-// A hash of the tokens at beginning, middle and end of a shard.
+// Returns a hash of the tokens at the beginning, middle and end of a shard.
 static uint64_t sample_shard(const Shard *shard) {
     int32_t tokens[SAMPLE];
     const int64_t count = shard->count < SAMPLE ? shard->count : SAMPLE;
@@ -81,8 +81,8 @@ static char *describe_data(const Dataset *dataset) {
     return text;
 }
 
-// Each rank found checksum and padding of some shards; all learn of all, in numbers that a double
-// holds.
+// Each rank found the checksum and padding of some shards; all ranks learn all of them, as numbers
+// that a double holds.
 static void share_findings(Ranks *ranks, const Dataset *dataset) {
     for (int s = 0; s < SPLIT_COUNT; s++)
         for (int i = 0; i < dataset->splits[s].shard_count; i++) {
@@ -116,7 +116,7 @@ char *share_text(Ranks *ranks, const char *text) {
     return shared;
 }
 
-// A file as rank 0 opened it.
+// Opens the file that rank 0 opened.
 static Safetensors *share_file(Ranks *ranks, Safetensors *file) {
     char *path = share_text(ranks, file ? file->file.path : NULL);
     if (ranks_rank(ranks) > 0) file = path ? safetensors_open(path) : NULL;

@@ -21,14 +21,14 @@
 #include <string.h>
 #include <unistd.h>
 
-// What the user wants instead of training; NULL: training.
+// Returns what the user wants instead of training; NULL: training.
 static const Action *find_action(const Options *options, const TaskType *task) {
     for (int i = 0; i < task->action_count; i++)
         if (options_given(options, task->actions[i].option)) return &task->actions[i];
     return NULL;
 }
 
-// Who forgets the action itself does not mean to train.
+// A user who gives the options of an action but forgets the action does not want to train.
 static void check_action_options(const Options *options, const TaskType *task,
                                  const Action *action) {
     for (int i = 0; i < task->action_count; i++) {
@@ -40,7 +40,7 @@ static void check_action_options(const Options *options, const TaskType *task,
     }
 }
 
-// Who gives -e, and how to write, does not mean to train on for hours either.
+// A user who gives -e and writing options does not want to train on for hours either.
 static void check_meant_options(const Options *options, const TaskType *task) {
     for (int i = 0; options_text(options, OPT_INIT) && i < task->action_count; i++) {
         const OptionName *name = task->actions[i].meant;
@@ -80,8 +80,8 @@ static void check_start(const Options *options, const ModelType *type, const Act
         fail_usage("-y and -e exclude each other: a resumed run has its own weights");
 }
 
-// What --resume finds where there is no checkpoint: the log of a run that saved none, a fresh path;
-// NULL: nothing. A directory in which no run began may be mistyped.
+// Returns what --resume uses if there is no checkpoint: the log of a run that saved none, as a
+// newly allocated path; NULL: nothing. A directory in which no run began may be mistyped.
 static char *find_unsaved_run(const Options *options) {
     const char *output = options_text(options, OPT_OUTPUT);
     if (!options_flag(options, OPT_RESUME)) return NULL;
@@ -94,14 +94,14 @@ static char *find_unsaved_run(const Options *options) {
     return log;
 }
 
-// Makes and locks --output; nobody else changes it from here on.
+// Creates and locks --output; no other run changes it from here on.
 static int lock_output(const Options *options) {
     directory_create(options_text(options, OPT_OUTPUT));
     return run_lock(options_text(options, OPT_OUTPUT));
 }
 
-// Joins the other processes, of which rank 0 has the terminal. It has to say what is wrong with the
-// options, so this comes before they are read.
+// Joins the other processes, of which rank 0 has the terminal. This comes before the options are
+// read, as rank 0 has to report errors in them.
 static Ranks *join_ranks(int argc, char **argv) {
     const char *limit = options_peek(OPT_TIMEOUT, argc, argv);
     const double timeout = limit ? strtod(limit, NULL) : 0;
@@ -111,7 +111,7 @@ static Ranks *join_ranks(int argc, char **argv) {
     return ranks;
 }
 
-// What to begin with: the run in --output, the weights of --init, or nothing.
+// Finds what to begin with: the run in --output, the weights of --init, or nothing.
 static Checkpoint find_checkpoint(const Options *options, bool trains, const char *unsaved) {
     const char *output = options_text(options, OPT_OUTPUT), *init = options_text(options, OPT_INIT);
     const bool resumes = options_flag(options, OPT_RESUME);
@@ -123,13 +123,13 @@ static Checkpoint find_checkpoint(const Options *options, bool trains, const cha
     return found;
 }
 
-// The longest sequence that the weights take; 0: any, there are none yet.
+// Returns the longest sequence that the weights support; 0: any, as there are none yet.
 static int64_t known_positions(const Safetensors *weights) {
     return weights ? safetensors_integer(weights, "n_positions", 1, 1 << 28) : 0;
 }
 
-// Weights take longer sequences where the user asks for them: those that are trained on, and those
-// that have not learned their positions.
+// Extends weights to longer sequences if the user asks for it: weights to train, and weights that
+// have not learned their positions.
 static void extend_positions(const Options *options, const ModelType *type, Safetensors *weights,
                              bool trains) {
     const OptionName option = type->task->length;
@@ -143,14 +143,14 @@ static void extend_positions(const Options *options, const ModelType *type, Safe
              "the mean first, then on from that run",
              options_name(option), (long long)wanted, positions);
     checkpoint_extend_positions(weights, type, wanted);
-    if (!trains) return; // what is printed then is the result alone
+    if (!trains) return; // only the result is printed then
     char *line = format_string("%s: its %lld positions %s to %lld", weights->file.path, positions,
                                learned ? "are interpolated" : "are extended", (long long)wanted);
     log_table(line, NULL, 0);
     free(line);
 }
 
-// Adds what a state from before there was a choice does not say.
+// Adds options that a state from a version without them lacks.
 static void add_unsaid(Safetensors *state) {
     for (const OptionUnsaid *unsaid = options_unsaid; unsaid->name != OPT_NONE; unsaid++)
         if (!safetensors_metadata(state, options_name(unsaid->name)))
@@ -158,7 +158,7 @@ static void add_unsaid(Safetensors *state) {
                          copy_string(unsaid->value));
 }
 
-// Takes over what a checkpoint says of the model, and of the training where a run is resumed.
+// Takes the model's options from a checkpoint, and those of training if a run is resumed.
 static void adopt_options(Options *options, const ModelType *type, const Checkpoint *checkpoint,
                           bool trains) {
     checkpoint_check_type(checkpoint->weights, type);
@@ -172,11 +172,12 @@ static void adopt_options(Options *options, const ModelType *type, const Checkpo
     options_from_metadata(options, OPTION_TRAINING, checkpoint->state,
                           "drop the option, or start a new run from these weights with -e");
     options_from_metadata(options, OPTION_LENGTH, checkpoint->state, NULL);
-    // Else the resumed run would see other text, and remove what the run was told to keep.
+    // Otherwise the resumed run would read other text, and remove checkpoints it was told to keep.
     options_from_metadata(options, OPTION_HABIT, checkpoint->state, NULL);
 }
 
-// A token of the data that has to be the weights'. Files of others do not say.
+// Exits with an error if a token of the data is not that of the weights. Imported weights may lack
+// it.
 static void check_token(const Safetensors *weights, const char *key, const Dataset *dataset,
                         int32_t token) {
     if (safetensors_metadata(weights, key) &&
@@ -185,7 +186,7 @@ static void check_token(const Safetensors *weights, const char *key, const Datas
              weights->file.path, key, safetensors_metadata(weights, key), dataset->name, token);
 }
 
-// Of a model for the batches of the task; without one it only decodes.
+// Returns the setup of a model for the batches of the task; without a task it only decodes.
 static ModelSetup model_setup(const Run *run, bool training) {
     const TaskPlan *plan = run->task ? run->type->task->plan(run->task) : NULL;
     const Safetensors *weights = run->weights;
@@ -205,16 +206,17 @@ static ModelSetup model_setup(const Run *run, bool training) {
     setup.vocabulary = safetensors_integer(weights, "vocab_size", 1, INT32_MAX);
     check_token(weights, "padding_token", dataset, dataset->padding);
     if (dataset->paired)
-        check_token(weights, "end_token", dataset, dataset->end); // else it may be of either text
+        check_token(weights, "end_token", dataset, dataset->end); // otherwise it may differ
     return setup;
 }
 
-// The split that --eval names; without it none does.
+// Returns the split that --eval names; --eval must be given.
 static SplitName evaluated_split(const Options *options) {
     return strcmp(options_text(options, OPT_EVAL), "val") == 0 ? SPLIT_VAL : SPLIT_TEST;
 }
 
-// The text that it names, which is then the test split; NULL: it names a split, or is not given.
+// Returns the text that --eval names, which then is the test split; NULL: it names a split, or is
+// not given.
 static const char *evaluated_text(const Options *options) {
     const char *what = options_text(options, OPT_EVAL);
     const bool split = what && (strcmp(what, "val") == 0 || strcmp(what, "test") == 0);
@@ -239,12 +241,12 @@ static TaskSetup task_setup(const Run *run, bool evaluates, bool trains) {
         setup.uses[SPLIT_TEST] = !options_flag(run->options, OPT_NO_TEST);
     } else if (evaluates) {
         setup.uses[evaluated_split(run->options)] = true;
-        setup.uses[SPLIT_VAL] |= options_integer(run->options, OPT_STATS) > 0; // measured on it
+        setup.uses[SPLIT_VAL] |= options_integer(run->options, OPT_STATS) > 0; // --stats needs it
     }
     return setup;
 }
 
-// Makes and locks the first of runs/MODEL-1, runs/MODEL-2, ... that does not exist.
+// Creates and locks the first of runs/MODEL-1, runs/MODEL-2, ... that does not exist.
 static int choose_output(Options *options, const char *model) {
     char *path = format_string("runs/%s-1", model);
     for (int i = 2; !directory_create_new(path); i++) {
@@ -257,8 +259,8 @@ static int choose_output(Options *options, const char *model) {
     return lock;
 }
 
-// A file may say that its model is large and hold little: that is seen before memory is taken for
-// the model.
+// A file may claim a large model and hold little: this is checked before memory for the model is
+// allocated.
 static void check_size(const Safetensors *weights, const ModelType *type, const ModelSetup *setup) {
     ParameterTable table = {0};
     type->add_parameters(setup, &table);
@@ -288,8 +290,8 @@ static void evaluate_only(Run *run) {
     log_close(log);
 }
 
-// The page of --init's weights, with the log that is next to them. What rounding costs is measured
-// with --eval val.
+// Writes the page of --init's weights, with the log next to them. With --eval val, measures the
+// effect of rounding.
 static void page_only(Run *run) {
     char *directory = path_directory(run->weights->file.path);
     const char *split = options_text(run->options, OPT_EVAL);
@@ -303,7 +305,7 @@ static void page_only(Run *run) {
     free(directory);
 }
 
-// Before memory is taken, so that it is known of a run that is killed, too.
+// Printed before memory is allocated, so that the size is known even if the run is killed.
 static void say_size(const char *model, size_t parameters, size_t bytes) {
     char count[32], *memory = format_bytes(bytes);
     char *text = format_string("%s, %s parameters, %s of memory", model,
@@ -313,8 +315,8 @@ static void say_size(const char *model, size_t parameters, size_t bytes) {
     free(memory);
 }
 
-// 128 + the signal that stopped this process or another one, as a shell has it of a program
-// that one ended.
+// Returns 128 + the signal that stopped this process or another rank, as shells report a killed
+// program; 0: none.
 static int exit_code(Ranks *ranks) {
     const int signal = ranks_vote(ranks, stop_requested());
     return signal ? 128 + signal : 0;
@@ -326,12 +328,12 @@ typedef struct {
     const Action *action; // what the user wants instead of training; NULL: training
     bool trains;          // neither an action nor --eval or --page
     bool reads_text;      // it needs no data but the tokenizer
-    const char *text; // of --eval, which is then the test split; NULL: it names a split, or none
-    char *unsaved;    // the log of a run that saved no checkpoint and begins again; NULL
-    int lock;         // of --output; -1: none
+    const char *text;     // that --eval names, used as the test split; NULL: a split, or no --eval
+    char *unsaved;        // the log of a run that saved no checkpoint and starts over; NULL: none
+    int lock;             // descriptor of --output's lock; -1: none
 } Job;
 
-// The weights and the state to begin with, and their options.
+// Opens the initial weights and the state, and takes their options.
 static void open_checkpoint(Job *job) {
     Run *run = &job->run;
     Options *options = run->options;
@@ -356,7 +358,7 @@ static void open_checkpoint(Job *job) {
     run->state = checkpoint.state;
 }
 
-// The data, and the task that makes batches of them.
+// Opens the data, and creates the task that makes batches of them.
 static void open_task(Job *job) {
     Run *run = &job->run;
     Options *options = run->options;
@@ -380,7 +382,7 @@ static void open_task(Job *job) {
         run->task = run->type->task->create(&setup);
 }
 
-// Its parameters: of the weights, a mean of them, or drawn from the seed.
+// Loads the parameters: those of the weights, a mean of checkpoints, or drawn from the seed.
 static void load_parameters(Run *run) {
     const ModelType *type = run->type;
     const int64_t average = options_integer(run->options, OPT_AVERAGE);
@@ -415,7 +417,8 @@ static int train(Job *job) {
     if (ranks_rank(run->ranks) == 0) {
         if (job->lock < 0) job->lock = choose_output(run->options, run->type->name);
         const char *output = options_text(run->options, OPT_OUTPUT);
-        // A run's own directory may have been copied, files for links.
+        // The directory of a resumed run may be a copy with files instead of links, so it is not
+        // checked.
         if (!run->state) huggingface_check_output(run, output);
         run_data_save_tokenizer(run->dataset, output);
     }
@@ -465,10 +468,10 @@ int train_run(const char *program, Options *options, Ranks *ranks, const ModelTy
         code = exit_code(ranks);
     }
     close_job(&job);
-    return ranks_rank(ranks) == 0 ? code : 0; // one is enough for a launcher to say what happened
+    return ranks_rank(ranks) == 0 ? code : 0; // one is enough for a launcher to report
 }
 
-// The CPU and a GPU have a program each, which who knows other trainers does not expect.
+// CPU and GPU have separate programs, which users of other trainers do not expect.
 static void refuse_gpu(int argc, char **argv, const ModelType *type) {
     const size_t length = strlen(type->program);
     const bool on_gpu = length > 2 && strcmp(type->program + length - 2, "cu") == 0;

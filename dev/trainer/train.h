@@ -1,4 +1,4 @@
-// The training program, whichever the model: what a model's main() calls.
+// The training program of all models, which a model's main() calls.
 #ifndef TRAINER_TRAIN_H
 #define TRAINER_TRAIN_H
 
@@ -8,7 +8,7 @@
 // exit code.
 int train_main(int argc, char **argv, const ModelType *type);
 
-// The main() of a model's program; a test includes its source and has one of its own.
+// The main() of a model's program. A test that includes its source has its own.
 #ifdef TESTING
 #define TRAINER_MAIN(type)
 #else

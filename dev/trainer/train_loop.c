@@ -24,7 +24,7 @@ static double number(const Loop *loop, OptionName name) {
     return options_number(loop->run->options, name);
 }
 
-// All ranks learn of a signal that one of them got.
+// Tells all ranks of a signal that one of them got.
 static void agree_on_stop(Loop *loop) {
     loop->stop = ranks_vote(loop->run->ranks, stop_requested());
 }
@@ -39,12 +39,12 @@ static int64_t planned_steps(const Loop *loop) {
     if (sequences < loop->plan->sequences_per_update)
         fail_usage("--epochs %g: is less than one update, which takes %g sequences",
                    number(loop, OPT_EPOCHS), loop->plan->sequences_per_update);
-    // 9 sequences are 7 updates of 9/7, though their quotient may be less.
+    // 9 sequences are 7 updates of 9/7, though their computed quotient may be less.
     return (int64_t)floor(sequences / loop->plan->sequences_per_update * (1 + 1e-12) + 1e-9) +
            loop->progress.extra_steps;
 }
 
-// Where the batch of a resumed run has changed, --epochs has the steps done, and new ones for the
+// If the batch of a resumed run has changed, --epochs covers the steps done, and new ones for the
 // rest.
 static void follow_batch(Loop *loop) {
     Progress *p = &loop->progress;
@@ -55,7 +55,7 @@ static void follow_batch(Loop *loop) {
     loop->steps = planned_steps(loop);
 }
 
-// Whether a count that grew from `before` to `after` passed a multiple of `every`.
+// Returns whether a count that grew from `before` to `after` crossed a multiple of `every`.
 static bool crosses_multiple(int64_t before, int64_t after, int64_t every) {
     return every > 0 && after / every != before / every;
 }
@@ -67,9 +67,9 @@ static void set_expected_steps(Loop *loop) {
 }
 
 // ---- one update -------------------------------------------------------------
-// Micro-batch i of an update, or this rank's rows of it; false: none is. Micro-batches are dealt
-// out one to each rank; of those that are left when there are not enough for another round, each
-// rank takes some rows.
+// Builds micro-batch i of an update, or this rank's rows of it; returns false if it has none. Each
+// rank gets one micro-batch per round. The micro-batches left over, too few for another round, are
+// split by rows among all ranks.
 static bool share_batch(const Run *run, const Update *update, int64_t i, Batch *batch) {
     const int64_t size = ranks_size(run->ranks), rank = ranks_rank(run->ranks);
     const bool whole = i < update->batches - update->batches % size;
@@ -81,14 +81,14 @@ static bool share_batch(const Run *run, const Update *update, int64_t i, Batch *
     return batch->batch > 0;
 }
 
-// Whether share_batch() has nothing more after micro-batch i.
+// Returns whether share_batch() has nothing more after micro-batch i.
 static bool is_last_share(const Run *run, const Update *update, int64_t i) {
     const int64_t size = ranks_size(run->ranks);
     return i + (update->batches % size > 0 ? 1 : size) >= update->batches;
 }
 
-// Forward and backward over all micro-batches of the update, and the sum of the gradients over all
-// ranks; the mean loss a target, which labels are not smoothed for.
+// Runs forward and backward over all micro-batches of the update, and sums the gradients over all
+// ranks. Returns the mean loss per target, without label smoothing.
 static double accumulate(Loop *loop, const Update *update) {
     const Run *run = loop->run;
     const double scale = 1.0 / (double)update->targets;
@@ -109,8 +109,8 @@ static double accumulate(Loop *loop, const Update *update) {
     return loss * scale;
 }
 
-// With --audit N, computes every Nth step's loss and gradients again: a processor or a memory that
-// errs without a sign gives other bits. What is computed last is applied.
+// With --audit N, computes the loss and gradients of every Nth step again: a processor or memory
+// with silent errors gives different bits. The last result is applied.
 static void audit(Loop *loop, const Update *update, double loss) {
     const Run *run = loop->run;
     const int64_t every = integer(loop, OPT_AUDIT), step = loop->progress.step + 1;
@@ -127,13 +127,13 @@ static void audit(Loop *loop, const Update *update, double loss) {
              (long long)step, loss, again, (unsigned long long)first, (unsigned long long)second);
 }
 
-// Whether gradients of that norm, as they are clipped, and their squares are numbers.
+// Returns whether gradients of that norm, once clipped, and their squares are finite.
 static bool is_usable(const Loop *loop, double norm) {
     const double clipped = norm * clip_scale(norm, number(loop, OPT_CLIP));
     return isfinite(norm) && isfinite((real)(clipped * clipped));
 }
 
-// Rank 0 reads weights for all; NULL: those that it has.
+// Loads weights on rank 0 and copies them to all ranks; path NULL: copies those it has.
 static void load_weights(const Loop *loop, const char *path) {
     if (loop_leads(loop) && path) {
         Safetensors *file = safetensors_open(path);
@@ -143,7 +143,7 @@ static void load_weights(const Loop *loop, const char *path) {
     share_values(loop->run);
 }
 
-// Whether the next update by weights, and their evaluation, are finite. The model has them then.
+// Loads weights, and returns whether the next update and its evaluation are finite.
 static bool is_good(Loop *loop, const char *path) {
     const Run *run = loop->run;
     load_weights(loop, path);
@@ -156,7 +156,7 @@ static bool is_good(Loop *loop, const char *path) {
     return isfinite(loss) && is_usable(loop, norm) && isfinite(result.loss);
 }
 
-// Ends the program after too many updates that were not finite, and names the newest weights that
+// Exits with an error after too many updates that were not finite; names the newest weights that
 // can be trained on.
 static _Noreturn void give_up(Loop *loop) {
     for (size_t newer = 0;; newer++) {
@@ -179,8 +179,8 @@ static _Noreturn void give_up(Loop *loop) {
          MAX_BAD_UPDATES);
 }
 
-// Applies the gradients, or drops them where they or their second moments would not be finite; ends
-// the program after too many of those.
+// Applies the gradients, or drops them if they or their second moments would not be finite. Exits
+// with an error after too many such updates.
 static void apply(Loop *loop, double loss, double norm, double rate) {
     const Run *run = loop->run;
     if (isfinite(loss) && is_usable(loop, norm)) {
@@ -230,8 +230,8 @@ static void train_step(Loop *loop) {
 }
 
 // ---- between updates --------------------------------------------------------
-// The best loss of another number of tokens, as before a run was resumed with another
-// --val-batches, does not count.
+// Forgets a best loss over another number of tokens, as from before a run was resumed with another
+// --val-batches.
 static void forget_other_text(Loop *loop, int64_t tokens) {
     if (loop->best.tokens == 0 || loop->best.tokens == tokens) return;
     log_line(loop->log,
@@ -241,7 +241,8 @@ static void forget_other_text(Loop *loop, int64_t tokens) {
     loop->best = (BestLoss){INFINITY, 0};
 }
 
-// Whether it was completed, which all ranks agree on; else a signal interrupted it.
+// Returns whether the evaluation was completed, on which all ranks agree; otherwise a signal
+// interrupted it.
 static bool validate(Loop *loop) {
     Run *run = loop->run;
     Evaluation result;
@@ -257,7 +258,7 @@ static bool validate(Loop *loop) {
     loop->progress.stale = best ? 0 : loop->progress.stale + 1;
     if (best) loop->best = (BestLoss){result.loss, result.tokens};
     if (best && loop_leads(loop)) {
-        log_sync(loop->log); // best weights without the log of their run stop the next one
+        log_sync(loop->log); // best weights without the log of their run would block the next run
         checkpoint_save_best(run, loop->directory, loop->progress.step, &result);
     }
     log_evaluation(loop->log, loop->progress.step, "val", &result, best);
@@ -272,7 +273,7 @@ static void save(Loop *loop) {
     loop->saved = clock_seconds();
 }
 
-// Whether --save-minutes have passed on rank 0's clock.
+// Returns whether --save-minutes have passed on rank 0's clock.
 static bool is_minutes_old(const Loop *loop) {
     const double seconds = 60 * number(loop, OPT_SAVE_MINUTES);
     return seconds > 0 && ranks_vote(loop->run->ranks,
@@ -280,8 +281,8 @@ static bool is_minutes_old(const Loop *loop) {
 }
 
 // ---- the page -----------------------------------------------------------------
-// With samples. All ranks measure what rounding costs, rank 0 writes. Not where a signal asks to
-// stop: the samples would end early.
+// Writes the page with samples. All ranks measure the effect of rounding; rank 0 writes. Writes
+// nothing if a signal asks to stop, as the samples would end early.
 static void write_page(Loop *loop, double loss) {
     const double start = clock_seconds();
     const Run *run = loop->run;
@@ -303,7 +304,7 @@ static void write_page(Loop *loop, double loss) {
     loop->page_seconds = loop->page_written - start;
 }
 
-// At an evaluation, unless pages would take more than a hundredth of the time.
+// Writes the page at an evaluation, unless pages would take more than a hundredth of the time.
 static void update_page(Loop *loop) {
     const double since = clock_seconds() - loop->page_written;
     const bool due = loop_leads(loop) && since >= 100 * loop->page_seconds;
@@ -312,13 +313,13 @@ static void update_page(Loop *loop) {
     profile_lap(loop->run->setup.profile, "page", PROFILE_BETWEEN, 0);
 }
 
-// By the best weights.
+// Writes the page with the best weights.
 static void finish_page(Loop *loop) {
     if (!options_flag(loop->run->options, OPT_NO_PAGE))
         write_page(loop, isfinite(loop->best.loss) ? loop->best.loss : (double)NAN);
 }
 
-// What is due after an update: evaluation, sample, checkpoint, page.
+// Does what is due after an update: evaluation, sample, checkpoint, page.
 static void after_step(Loop *loop, const Progress *before) {
     const Progress *now = &loop->progress;
     const bool last = loop_ended(loop);
@@ -346,8 +347,8 @@ static void after_step(Loop *loop, const Progress *before) {
     if (evaluates && !last && !loop->stop) update_page(loop);
 }
 
-// The evaluation that a signal left out comes first, as the one without that signal did. From then
-// on the state is that one's, too.
+// Runs the evaluation that a signal left out, as an uninterrupted run did. From then on the states
+// of the two are equal.
 static void run_pending_evaluation(Loop *loop) {
     loop->progress.evaluation_due = !validate(loop);
     agree_on_stop(loop);
@@ -355,7 +356,7 @@ static void run_pending_evaluation(Loop *loop) {
     profile_lap(loop->run->setup.profile, "checkpoint", PROFILE_BETWEEN, 0);
 }
 
-// Takes the best weights, or keeps the last ones where there was no validation.
+// Loads the best weights, or keeps the last ones if there was no validation.
 static void load_best(const Loop *loop) {
     char *path = loop_leads(loop) ? checkpoint_best_path(loop->directory) : NULL;
     load_weights(loop, path && isfinite(loop->best.loss) && file_exists(path) ? path : NULL);
@@ -371,7 +372,7 @@ static void test(Loop *loop) {
         log_evaluation(loop->log, loop->progress.step, "test", &result, false);
 }
 
-// The test and report at the end of a run, by its best weights. A signal may interrupt it.
+// Runs the test and report at the end of a run, with its best weights. A signal may interrupt it.
 static void finish(Loop *loop) {
     load_best(loop);
     test(loop);
@@ -381,8 +382,8 @@ static void finish(Loop *loop) {
 }
 
 // ---- start and end ----------------------------------------------------------
-// Resumes where the state was saved. The earlier losses are in the log; if that is lost, the best
-// one is in the best weights, unless they are of an evaluation that will be repeated.
+// Resumes from the saved state. The earlier losses are in the log; if that is lost, the best loss
+// is in the best weights, unless it is of an evaluation that will be repeated.
 static void resume(Loop *loop) {
     if (loop->run->state) checkpoint_load_state(loop->run->state, loop->run, &loop->progress);
     follow_batch(loop);
@@ -403,7 +404,7 @@ static void resume(Loop *loop) {
         free(id);
     }
     ranks_broadcast(loop->run->ranks, &loop->best, sizeof(loop->best));
-    // A run that counted steps so far: how long they took is in its log.
+    // A run that counted steps so far has its time in the log.
     if (loop->budget > 0 && p->step > 0 && p->seconds == 0)
         loop->progress.seconds = log_seconds(loop->log);
     ranks_broadcast(loop->run->ranks, &loop->progress.seconds, sizeof(double));
@@ -431,7 +432,7 @@ int train_loop(Run *run) {
     loop_introduce(&loop);
     if (loop_leads(&loop) && !loop_ended(&loop)) settings_check(run, &loop.schedule, loop.steps);
     loop_log_start(&loop);
-    if (loop.device.threads > 1) threads_bind(); // one, as for a GPU, may run anywhere
+    if (loop.device.threads > 1) threads_bind(); // a single thread, as for a GPU, may run anywhere
     if (loop.progress.step > 0)
         log_line(loop.log, "resuming after step %lld", (long long)loop.progress.step);
     profile_lap(run->setup.profile, "start", PROFILE_BETWEEN, 0);

@@ -6,7 +6,7 @@
 #define REPORT "Evaluation"
 #define MORE OPTION_GROUP_MORE
 
-// Of a task that needs its own data, and of one that learns from the embedded text, too.
+// One row for tasks that need their own data, one for tasks that can learn from the embedded text.
 // clang-format off
 static const Option input_rows[] = {
     {.letter = 'i', .name = OPT_INPUT, .kind = OPTION_TEXT, .value = "DIR", .group = DATA,

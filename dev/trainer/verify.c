@@ -1,5 +1,5 @@
-// Each file is read by a child process, so that an error that ends it is a row of the report: a
-// checksum that differs, a wrong header, a disk that cannot be read.
+// A child process reads each file, so that an error that ends it becomes a row of the report: a
+// wrong checksum, a wrong header, a disk that cannot be read.
 #include "verify.h"
 #include "checkpoint.h"
 #include "dataset.h"
@@ -16,11 +16,11 @@
 typedef void Check(const char *path);
 typedef struct {
     bool good;
-    char message[1024]; // of what is wrong, or a remark
+    char message[1024]; // an error, or a remark
 } Result;
 
-// ---- what can be checked: ends the program where it is wrong, may write a remark to stderr
-// --------
+// ---- checks -----------------------------------------------------------------
+// Each exits with an error if the file is damaged, and may write a remark to stderr.
 
 static void check_weights(const char *path) {
     Safetensors *file = safetensors_open(path);
@@ -45,7 +45,7 @@ static void check_log(const char *path) {
     file_unmap(&file);
 }
 
-// meta.json, the headers of shards and the tokenizer.
+// Checks meta.json, the headers of shards and the tokenizer.
 static void check_dataset(const char *path) {
     char *directory = path_directory(path);
     dataset_close(dataset_open(directory));
@@ -59,7 +59,7 @@ static void check_tokenizer(const char *path) {
     free(directory);
 }
 
-// By its header alone.
+// Checks only the header.
 static void check_shard(const char *path) {
     Shard shard = shard_open(path);
     shard_close(&shard);
@@ -82,7 +82,7 @@ static void check_tokens(const char *path) {
 
 // ---- running a check --------------------------------------------------------
 
-// Without "error: " and the path, which begins its row.
+// Removes "error: " and the path, which begins the row.
 static void shorten(char *message, const char *path) {
     char *begin = message;
     message[strcspn(message, "\n")] = '\0';
@@ -130,7 +130,7 @@ static bool is_good_pair(const char *weights) {
     return run_check(checkpoint_check_pair, weights).good;
 }
 
-// Which checkpoint -y would continue from, were all files of later ones removed.
+// Prints which checkpoint -y would resume from if all files of later ones were removed.
 static void print_newest(const char *directory) {
     char *path = checkpoint_path(directory, 0);
     size_t newer = 0;
