@@ -1,6 +1,6 @@
-// The activations of dev/cpu/activation.h: GELU, exact, x Phi(x) with erf, and GPT-2's tanh
-// approximation; ReLU and its square; SiLU, x s(x), s the logistic function; and SwiGLU, SiLU(gate)
-// * up, of rows of gates and then `up`.
+// The activations of dev/cpu/activation.h: GELU, both exact, x Phi(x) with erf, and in GPT-2's tanh
+// approximation; ReLU and its square; SiLU, x s(x) with the logistic function s; and SwiGLU,
+// SiLU(gate) * up, on rows that hold the gates followed by `up`.
 #ifndef CUDA_ACTIVATION_CUH
 #define CUDA_ACTIVATION_CUH
 
@@ -9,10 +9,10 @@ extern "C" {
 #include "activation.h"
 }
 
-// The tanh form is x s(2u), s the logistic function, with 2u = sqrt(8 / pi) (x + 0.044715 x^3).
+// The tanh form is x s(2u) with the logistic function s and 2u = sqrt(8 / pi) (x + 0.044715 x^3).
 static constexpr float GELU_SLOPE = 1.5957691216057308f, GELU_CUBE = 0.044715f;
 
-// s and 1 - s: the smaller one is computed, so that neither loses its digits to the other.
+// s and 1 - s. The smaller one is computed first, so that neither loses digits.
 struct Logistic {
     float value, rest;
 };
@@ -46,7 +46,7 @@ template <ActivationKind KIND> static __device__ __forceinline__ float activatio
 
 static constexpr int ACTIVATION_VEC = 8;
 
-// Eight elements a thread; the last one takes what is left. kept: a copy of x, or NULL.
+// Eight elements per thread; the last thread handles the remainder. kept: a copy of x, or NULL.
 template <typename Y, typename K, typename X, ActivationKind KIND>
 static __global__ void __launch_bounds__(256)
     activation_forward_kernel(Y *y, K *kept, const X *x, size_t count) {
@@ -86,7 +86,7 @@ static __global__ void __launch_bounds__(256)
     }
 }
 
-// A thread has one output.
+// One output per thread.
 template <typename Y, typename K, typename X>
 static __global__ void __launch_bounds__(256)
     swiglu_forward_kernel(Y *y, K *kept, const X *x, size_t count, unsigned n) {
@@ -131,8 +131,8 @@ static __global__ void __launch_bounds__(256)
         }                                                                                          \
     } while (0)
 
-// y (M, N) = f(x), f the kind's function; kept (M, N) = x as the backward pass reads it, which may
-// be x itself. SwiGLU: x and kept are (M, 2N).
+// y (M, N) = f(x) with the activation function f; kept (M, N) = x as the backward pass reads it,
+// which may be x itself. SwiGLU: x and kept are (M, 2N).
 static inline void activation_forward(const Device *d, Matrix y, Matrix kept, Matrix x,
                                       ActivationKind kind, size_t m, size_t n) {
     const dim3 grid(blocks_of(m * n, 256 * ACTIVATION_VEC)), block(256);
@@ -155,7 +155,7 @@ static inline void activation_forward(const Device *d, Matrix y, Matrix kept, Ma
                                               }))));
 }
 
-// dx (M, N) = dy f'(x). dx may be dy, except of SwiGLU, where x and dx are (M, 2N).
+// dx (M, N) = dy f'(x). dx may alias dy, except with SwiGLU, where x and dx are (M, 2N).
 static inline void activation_backward(const Device *d, Matrix dx, Matrix dy, Matrix x,
                                        ActivationKind kind, size_t m, size_t n) {
     const dim3 grid(blocks_of(m * n, 256 * ACTIVATION_VEC)), block(256);

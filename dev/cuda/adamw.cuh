@@ -1,8 +1,8 @@
 // A model's parameters on the GPU, and AdamW (Loshchilov and Hutter 2019) over all of them.
 //
-// All arrays are flat and laid out by the model's ParameterTable. Between parameters lie zeros;
-// they are updated with the rest, and stay zeros. Whether weight decay applies is the same for
-// whole ranges of the arrays, which are cut into pieces, a block of threads each.
+// All arrays are flat, in the layout of the model's ParameterTable. The gaps between parameters
+// hold zeros. They are updated like the rest and stay zero. Weight decay is on or off for whole
+// ranges of the arrays, which are cut into pieces, one per thread block.
 #ifndef CUDA_ADAMW_CUH
 #define CUDA_ADAMW_CUH
 
@@ -15,7 +15,7 @@ extern "C" {
 #include "parameter.h"
 }
 
-// Elements of which one block takes care.
+// Elements per thread block.
 static constexpr size_t UPDATE_PIECE = 4096, NORM_PIECE = 16384;
 static constexpr int ADAMW_THREADS = 256, NORM_THREADS = 1024;
 
@@ -27,10 +27,10 @@ struct ParameterPiece {
 
 struct ParameterState {
     size_t total; // elements
-    bool muon;    // hidden matrices are left to Muon (muon.cuh)
+    bool muon;    // Muon updates the hidden matrices (muon.cuh)
     float *values, *gradients, *first_moment,
-        *second_moment;     // (total); the last three NULL without training
-    bf16 *rounded;          // (total) values as products read them; NULL: as float32
+        *second_moment;     // (total); the last three are NULL without training
+    bf16 *rounded;          // (total) bf16 values for products; NULL: products read float32
     ParameterPiece *pieces; // (piece_count), training only
     size_t piece_count;
     double *partial_norms; // (ceil(total / NORM_PIECE)), training only
@@ -42,8 +42,8 @@ static inline bool parameters_alike(const Parameter *p, const Parameter *q) {
     return p->decay == q->decay && p->hidden == q->hidden;
 }
 
-// Cuts what AdamW updates of the table into pieces, of which none is in two ranges; `out` NULL:
-// only counts them.
+// Cuts the parameters that AdamW updates into pieces that do not cross ranges. `out` NULL: only
+// counts them.
 static inline size_t parameter_pieces(const ParameterTable *table, bool muon, ParameterPiece *out) {
     size_t count = 0;
     for (int i = 0; i < table->count;) {
@@ -59,7 +59,7 @@ static inline size_t parameter_pieces(const ParameterTable *table, bool muon, Pa
     return count;
 }
 
-// Carves the arrays of a finished table; muon: hidden matrices are left to it; rounded: products
+// Carves the arrays of a finished table. muon: Muon updates the hidden matrices. rounded: products
 // read a bf16 copy of the values.
 static inline void parameter_state_carve(ParameterState *s, DeviceArena *arena,
                                          const ParameterTable *table, bool training, bool muon,
@@ -79,7 +79,7 @@ static inline void parameter_state_carve(ParameterState *s, DeviceArena *arena,
         arena_array<double>(arena, (s->total + NORM_PIECE - 1) / NORM_PIECE, "AdamW's moments");
 }
 
-// After carving: everything 0.
+// Zeroes everything, after carving.
 static inline void parameter_state_start(const Device *d, const ParameterState *s,
                                          const ParameterTable *table) {
     const size_t bytes = s->total * sizeof(float);
@@ -103,11 +103,11 @@ static inline float *parameter_array(const ParameterState *s, ModelArray which) 
                          : which == MODEL_GRADIENTS    ? s->gradients
                          : which == MODEL_FIRST_MOMENT ? s->first_moment
                                                        : s->second_moment;
-    assert(array); // only values without training
+    assert(array); // for block_row_sum()
     return array;
 }
 
-// To the host.
+// Copies an array to the host.
 static inline void parameter_state_read(const Device *d, const ParameterState *s, ModelArray which,
                                         float *out) {
     CUDA_CHECK(cudaMemcpyAsync(out, parameter_array(s, which), s->total * sizeof(float),
@@ -115,7 +115,7 @@ static inline void parameter_state_read(const Device *d, const ParameterState *s
     device_synchronize(d);
 }
 
-// From the host.
+// Copies an array from the host.
 static inline void parameter_state_write(const Device *d, const ParameterState *s, ModelArray which,
                                          const float *in) {
     CUDA_CHECK(cudaMemcpyAsync(parameter_array(s, which), in, s->total * sizeof(float),
@@ -161,12 +161,12 @@ static inline void gradient_norm(const Device *d, const ParameterState *s, doubl
 }
 
 // ---- the update -------------------------------------------------------------
-// What is the same for all elements, with the bias corrections worked in:
-// m^ / (sqrt(v^) + eps) = rate m / (sqrt(v) root + eps), root = 1 / sqrt(1 - b2^t), rate = lr / (1
-// - b1^t).
+// Coefficients that are the same for all elements, including the bias corrections:
+// m^ / (sqrt(v^) + eps) = rate m / (sqrt(v) root + eps), root = 1 / sqrt(1 - b2^t),
+// rate = lr / (1 - b1^t).
 struct AdamwCoefficients {
     float gradient_scale, beta1, rest1, beta2, rest2; // rest = 1 - beta
-    float rate, root, epsilon, decay;                 // decay times the learning rate
+    float rate, root, epsilon, decay;                 // decay includes the learning rate
     float l2;                                         // times x, added to the gradient
 };
 
@@ -198,8 +198,8 @@ static __global__ void __launch_bounds__(ADAMW_THREADS)
     }
 }
 
-// One update of every parameter that is not left to Muon, in one pass over memory, then gradients =
-// 0: the formulas of dev/cpu/adamw.h.
+// Updates every parameter that Muon does not, in one pass over memory, and clears the gradients.
+// Same formulas as dev/cpu/adamw.h.
 static inline void adamw_update(const Device *d, const ParameterState *s, const UpdateSettings *u) {
     const double correction1 = 1 - pow(u->beta1, (double)u->step),
                  correction2 = 1 - pow(u->beta2, (double)u->step);

@@ -2,26 +2,26 @@
 // and backward:
 //
 //   out = x + P * v,  P = dropout(pool(G * k, w_k)),  G = dropout(pool(q, w_q))
-//   pool(x, w)_i = sum over the window of e_j x'_j / (sum of e_j + sink),  e_j = exp(s/D x'_j .
-//   w'), 0 at padding
+//   pool(x, w)_i = sum over the window of e_j x'_j / (sum of e_j + sink),
+//   e_j = exp(s/D x'_j . w'), 0 at padding
 //
-// where x' = (x - mean) / (deviation + 1e-5) over a head. The window of k rows that ends at i is
-// summed without any subtraction (van Herk 1992; Gil and Werman 1993): the sequence is cut into
-// blocks of k rows, and the sum is that of the rows of i's own block up to i, plus that of the
-// block before from i-k+1 on. The backward pass sums over the i whose window holds j: the same sums
-// in reversed time, so all positions count from the end there.
+// where x' = (x - mean) / (deviation + 1e-5) over a head. Windows are summed without any
+// subtraction (van Herk 1992; Gil and Werman 1993): the sequence is cut into blocks of k rows. The
+// sum over the k rows that end at i is the sum of the rows of i's own block up to i, plus the sum
+// of the rows of the previous block from i-k+1 on. The backward pass sums over all i whose window
+// contains j. These are the same sums in reversed time, so its positions count from the end.
 //
-// Short windows: one kernel does both poolings. A block of threads takes a run of whole blocks of
-// rows and the two blocks before, whose sums it computes again (the "halo"). Long windows and the
-// global layer: blocks are cut into tiles that fit in shared memory. A window is then the rest of
-// the tile k rows before, whole tiles between, and the start of the own tile; a first kernel leaves
-// the sums of the whole tiles, two more do a pooling each. All sums are taken in an order that
-// depends on the shapes and the kind of GPU alone.
+// Short windows: one kernel computes both poolings. A thread block processes a run of whole blocks
+// of rows and recomputes the sums of the two blocks before them (the "halo"). Long windows and the
+// global layer: blocks are cut into tiles that fit in shared memory. A window then consists of the
+// rest of the tile k rows before, whole tiles, and the start of its own tile. A first kernel
+// computes the sums of whole tiles, and one more kernel per pooling follows. The order of all sums
+// depends only on the shapes and the kind of GPU.
 //
 // With plain scores e_j = exp(x_j . w / sqrt(D)), and x itself is pooled: additive_plain.cuh.
 //
-// Rows are dealt to groups of lanes for what goes over a row (normalisation, scores:
-// additive_rows.cuh), and columns to threads for what goes over time.
+// Operations along a row (normalisation, scores) assign rows to groups of lanes
+// (additive_rows.cuh). Sums over time assign columns to threads.
 #ifndef CUDA_ADDITIVE_ATTENTION_CUH
 #define CUDA_ADDITIVE_ATTENTION_CUH
 
@@ -33,21 +33,21 @@ typedef struct {
     size_t channels, heads, window; // C, H, k (0: global)
     float rescale, sink;            // s, c
     bool pool_raw, plain;           // pool x, not x'; plain scores
-    size_t batch, length; // largest B and T of batches to come: they decide how the work is cut
+    size_t batch, length; // largest B and T of all batches; they determine how the work is split
 } AdditiveAttention;
 
 namespace additive {
 
 // ---- which kernels, with which tiles ----------------------------------------
-// How a pass is cut, for a device and a length.
+// How the work of a pass is split, for a device and a length.
 struct Plan {
-    int stride;               // of a row in shared memory
+    int stride;               // row stride in shared memory
     bool plain, global, halo; // plain scores; halo: short windows, one kernel
     int window, blocks, tile_rows, tiles_per_block, tiles;
     size_t shared; // bytes
 };
 
-static constexpr int LEAST_ROWS = 32; // of a tile: less is mostly halo and launch
+static constexpr int LEAST_ROWS = 32; // per tile: smaller tiles are mostly halo and launch overhead
 static constexpr int MOST_ROWS = 256;
 
 static int head_size_class(size_t size) {
@@ -71,8 +71,8 @@ static Plan plan_create(const Device *device, const AdditiveAttention *a, size_t
     plan.global = a->window == 0 || a->window >= longest;
     const int64_t k = (int64_t)(plan.global ? longest : a->window), T = (int64_t)length;
     plan.window = (int)k;
-    // Two blocks of threads should fit in the shared memory of a multiprocessor. All the work
-    // should be enough to give each multiprocessor two.
+    // Two thread blocks should fit in the shared memory of a multiprocessor, and there should be
+    // enough work for two per multiprocessor.
     const int64_t row = plan.stride * (int64_t)sizeof(float) * 9 / 8 + (int64_t)size / 4,
                   free = (int64_t)device->shared_limit / 2 - 8192;
     const int64_t single = clamp(free / row, 16, MOST_ROWS),
@@ -103,7 +103,7 @@ static Plan plan_create(const Device *device, const AdditiveAttention *a, size_t
     }
     const size_t groups =
         (size_t)THREADS * 4 / (size_t)(plan.stride - 4 < 128 ? plan.stride - 4 : 128);
-    const size_t least = groups * (size_t)plan.stride * sizeof(float); // what block_row_sum() takes
+    const size_t least = groups * (size_t)plan.stride * sizeof(float); // for block_row_sum()
     if (plan.shared < least) plan.shared = least;
     return plan;
 }
@@ -114,7 +114,7 @@ static float *take(float **memory, size_t count) {
     return start;
 }
 
-// Places the working memory of a pass over `batch` sequences; the backward pass needs more.
+// Sets the pointers to the working memory of a pass over `batch` sequences; training needs more.
 static void pass_workspace(AdditivePass *p, const Plan *plan, size_t batch, float **memory,
                            bool training) {
     const size_t units = batch * (size_t)p->heads, T = (size_t)p->length,
@@ -165,7 +165,7 @@ static void run_forward(const Device *d, const AdditivePass &p, const Plan &plan
         launch_early(d, window_forward<SIZE>, grid, THREADS, plan.shared, p);
         return;
     }
-    // Tiles that are whole blocks have no whole tiles between.
+    // Tiles that are whole blocks have no whole tiles between them.
     if (plan.tiles_per_block > 1)
         launch_early(d, tile_forward_sums<SIZE>, grid, THREADS, plan.shared, p);
     launch_early(d, tile_forward_query<SIZE>, grid, THREADS, plan.shared, p);
@@ -193,7 +193,7 @@ static void run_backward(const Device *d, const AdditivePass &p, const Plan &pla
 } // namespace additive
 
 // ---- what a model calls -----------------------------------------------------
-// Runs f<SIZE>(...) with the smallest SIZE that holds a head.
+// Runs f<SIZE>(...) with the smallest SIZE that fits a head.
 #define WITH_ADDITIVE_SIZE(size, f, ...)                                                           \
     do {                                                                                           \
         switch (additive::head_size_class(size)) {                                                 \
@@ -227,15 +227,15 @@ static inline size_t additive_attention_workspace(const Device *device,
     return (size_t)((uintptr_t)end / sizeof(float));
 }
 
-// What a layer's attention works on.
+// The inputs and saved results of a layer's attention.
 struct AdditiveInput {
     const float *qkv;                 // (B, T, 3C)
-    const float *weights[2];          // (H, D) w_q and w_k as the optimiser knows them
+    const float *weights[2];          // (H, D) w_q and w_k, not normalised
     const uint8_t *mask;              // (B, T) 1: token, 0: padding; or NULL
     DropoutSite drop_query, drop_key; // of G and P, elements numbered as (B, H, T, D) from the
                                       // update's first row on
     float *pooled_query, *pooled_key; // (B, H, T, D) G and P before dropout, for the backward pass
-    float *r_query, *r_key;           // (B, H, T) 1 / (sum of e + c), likewise
+    float *r_query, *r_key;           // (B, H, T) 1 / (sum of e + c), for the backward pass
     float *workspace;                 // additive_attention_workspace() floats
     size_t batch, length;             // B, T
 };
@@ -265,7 +265,7 @@ static inline dim3 grid_of(const AdditiveAttention *attention, const AdditiveInp
 }
 } // namespace additive
 
-// out (B, T, C) = x + P * v; out may be x, if that is float32. x: NULL: 0.
+// out (B, T, C) = x + P * v; out may alias x if it is float32. x: NULL for 0.
 static inline void additive_attention_forward(const Device *device,
                                               const AdditiveAttention *attention, Matrix out,
                                               const float *x, const AdditiveInput &in) {
@@ -277,9 +277,8 @@ static inline void additive_attention_forward(const Device *device,
     WITH_ADDITIVE_SIZE((size_t)p.size, additive::run_forward, device, p, plan, grid);
 }
 
-// dqkv (B, T, 3C) is set; dquery_weight and dkey_weight (H, D) += the gradients to w_q and w_k.
-// dout (B, T, C) is the gradient to out, which is also the one to x. `in` as the forward pass left
-// it.
+// Sets dqkv (B, T, 3C); dquery_weight and dkey_weight (H, D) += the gradients to w_q and w_k. dout
+// (B, T, C) is the gradient to out, which is also that to x. `in`: as after the forward pass.
 static inline void additive_attention_backward(const Device *device,
                                                const AdditiveAttention *attention, Matrix dqkv,
                                                float *dquery_weight, float *dkey_weight,

@@ -6,13 +6,12 @@
 
 namespace additive {
 
-//
-// Of a pooling, with d_i the gradient to the pooled row g_i:
+// The backward pass of a pooling, with d_i the gradient to the pooled row g_i:
 //   u_j = sum of r_i d_i, t_j = sum of r_i (d_i . g_i) over the i whose window holds j,
 //   dx'_j = e_j u_j + da_j w',  da_j = s/D e_j (x'_j . u_j - t_j),  dw' += da_j x'_j.
 
-// r d with weight r (d . g): what the backward pass of a pooling sums. With plain scores d with
-// weight d . g, and log r as top.
+// Returns the row that a pooling's backward pass sums: r d with weight r (d . g). With plain
+// scores: d with weight d . g and top log r.
 template <int SIZE, bool PLAIN = false>
 static __device__ __forceinline__ Row<SIZE>
 gradient_row(const AdditivePass &p, const AdditiveHead &head, AdditivePlace at, const Row<SIZE> &d,
@@ -30,8 +29,8 @@ gradient_row(const AdditivePass &p, const AdditiveHead &head, AdditivePlace at, 
     return row;
 }
 
-// From the gradient of the result, what the second pooling's backward pass sums; the gradient of
-// values is stored if `own`.
+// Returns the row that the second pooling's backward pass sums, from the gradient of the result.
+// Stores the gradient of values if `own`.
 template <int SIZE, bool PLAIN = false>
 static __device__ __forceinline__ Row<SIZE> key_gradient_row(const AdditivePass &p,
                                                              const AdditiveHead &head, int position,
@@ -52,8 +51,8 @@ static __device__ __forceinline__ Row<SIZE> key_gradient_row(const AdditivePass 
                                      p.pooled_key, p.r_key);
 }
 
-// The gradient to x, from what is pooled there and the sums u and t (weight); dweight += that to
-// w'. With plain scores e exp(top) <= 1: top is log r of a row whose window holds this one.
+// Returns the gradient to the pooling's input x from the sums u and t (weight); dweight += that to
+// w'. With plain scores e exp(top) <= 1: top is log r of a row whose window contains this one.
 template <int SIZE, bool PLAIN = false>
 static __device__ __forceinline__ Row<SIZE>
 pool_backward(const AdditivePass &p, const Row<SIZE> &x, const Row<SIZE> &weight, bool is_counted,
@@ -71,8 +70,8 @@ pool_backward(const AdditivePass &p, const Row<SIZE> &x, const Row<SIZE> &weight
     return dx;
 }
 
-// From the second pooling's sums the gradient of keys, which is stored if `own`, and what the first
-// pooling's backward pass sums.
+// Returns the row that the first pooling's backward pass sums, from the second pooling's sums.
+// Stores the gradient of keys if `own`.
 template <int SIZE, bool PLAIN = false>
 static __device__ __forceinline__ Row<SIZE>
 query_gradient_row(const AdditivePass &p, const AdditiveHead &head, int position,
@@ -92,7 +91,7 @@ query_gradient_row(const AdditivePass &p, const AdditiveHead &head, int position
                                      p.r_query);
 }
 
-// From the first pooling's sums the gradient of queries.
+// Stores the gradient of queries, from the first pooling's sums.
 template <int SIZE, bool PLAIN = false>
 static __device__ __forceinline__ void
 query_gradient(const AdditivePass &p, const AdditiveHead &head, int position, const Row<SIZE> &sums,
@@ -104,7 +103,7 @@ query_gradient(const AdditivePass &p, const AdditiveHead &head, int position, co
         pool_backward<SIZE, PLAIN>(p, q, weight, counts(p, head, at), sums, dweight, true));
 }
 
-// Asks for what the functions above will read.
+// Prefetches the inputs of the functions above.
 template <int SIZE>
 static __device__ __forceinline__ void prefetch_backward(const AdditivePass &p,
                                                          const AdditiveHead &head, int start,
@@ -117,7 +116,7 @@ static __device__ __forceinline__ void prefetch_backward(const AdditivePass &p,
     }
 }
 
-// A block's gradient to w_q' (which 0) or w_k' (1).
+// Stores a thread block's gradient to w_q' (which 0) or w_k' (1).
 template <int SIZE>
 static __device__ __forceinline__ void store_dweight(const AdditivePass &p,
                                                      const AdditiveHead &head, int which,
@@ -129,7 +128,7 @@ static __device__ __forceinline__ void store_dweight(const AdditivePass &p,
     block_row_sum<SIZE>(memory, dweight, out, parts, p.size, p.size);
 }
 
-// Short windows: everything, for `blocks` blocks of rows.
+// Short windows: the whole backward pass, for `blocks` blocks of rows.
 template <int SIZE>
 static __global__ void __launch_bounds__(THREADS, SIZE <= 128 ? 2 : 1)
     window_backward(const AdditivePass p) {
@@ -200,8 +199,8 @@ static __global__ void __launch_bounds__(THREADS, SIZE <= 128 ? 2 : 1)
                         p.size + 1);
 }
 
-// 2 of 3: the gradients of values and keys, what the first pooling's backward pass sums, and its
-// sum over each tile.
+// 2 of 3: the gradients of values and keys, and the rows that the first pooling's backward pass
+// sums, with their sum over each tile.
 template <int SIZE>
 static __global__ void __launch_bounds__(THREADS, SIZE <= 128 ? 2 : 1)
     tile_backward_key(const AdditivePass p) {
@@ -258,7 +257,7 @@ static __global__ void __launch_bounds__(THREADS, SIZE <= 128 ? 2 : 1)
     store_dweight<SIZE>(p, head, 0, s.own, dweight);
 }
 
-// dw_q and dw_k += from the sums of all blocks; a block of threads per head and weight.
+// dw_q and dw_k += the sums of all thread blocks. One thread block per head and weight.
 template <int SIZE, bool PLAIN>
 static __global__ void __launch_bounds__(THREADS, SIZE <= 128 ? 2 : 1)
     weight_backward(const AdditivePass p, float *dquery_weight, float *dkey_weight, size_t parts) {

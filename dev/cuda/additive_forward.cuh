@@ -1,5 +1,5 @@
-// The forward kernels of additive attention: both poolings in one for short windows, tile by tile
-// for long ones.
+// The forward kernels of additive attention. One kernel does both poolings for short windows; long
+// windows are processed tile by tile.
 #ifndef CUDA_ADDITIVE_FORWARD_CUH
 #define CUDA_ADDITIVE_FORWARD_CUH
 
@@ -7,7 +7,7 @@
 
 namespace additive {
 
-// e q' and e of a position.
+// Returns e q' and e of a position.
 template <int SIZE, bool PLAIN = false>
 static __device__ __forceinline__ Row<SIZE>
 query_row(const AdditivePass &p, const AdditiveHead &head, int position, const Row<SIZE> &weight) {
@@ -16,8 +16,8 @@ query_row(const AdditivePass &p, const AdditiveHead &head, int position, const R
     return weighted<SIZE, PLAIN>(p, q, score<SIZE, PLAIN>(p, q, weight, counts(p, head, at)));
 }
 
-// Sums over the window become the pooled row; its weight is then r. Nothing is pooled where c = 0
-// and all is padding. With plain scores the sink is one more row, of zeros.
+// Turns window sums into the pooled row, with weight r. The row is 0 if c = 0 and the window holds
+// only padding. With plain scores the sink is one more row, of zeros.
 template <int SIZE, bool PLAIN = false>
 static __device__ __forceinline__ Row<SIZE> pooled_row(const AdditivePass &p,
                                                        const Row<SIZE> &sums) {
@@ -37,7 +37,7 @@ static __device__ __forceinline__ Row<SIZE> pooled_row(const AdditivePass &p,
     return row;
 }
 
-// From a query's window sums G, which is kept if `own`, and what the second pooling sums there.
+// From a query's window sums, computes G, stored if `own`. Returns the second pooling's input row.
 template <int SIZE, bool PLAIN = false>
 static __device__ __forceinline__ Row<SIZE>
 pool_query(const AdditivePass &p, const AdditiveHead &head, int position, const Row<SIZE> &sums,
@@ -51,8 +51,7 @@ pool_query(const AdditivePass &p, const AdditiveHead &head, int position, const 
                                  score<SIZE, PLAIN>(p, product, weight, counts(p, head, at)));
 }
 
-// Asks for what the two functions above and below will read, so that it is under way while sums are
-// computed.
+// Prefetches the inputs of the functions above and below, so that the loads overlap with the sums.
 template <int SIZE>
 static __device__ __forceinline__ void prefetch_forward(const AdditivePass &p,
                                                         const AdditiveHead &head, int start,
@@ -65,7 +64,7 @@ static __device__ __forceinline__ void prefetch_forward(const AdditivePass &p,
     }
 }
 
-// From a product's window sums P, which is kept, and the result.
+// Computes P from a product's window sums and stores P and the result.
 template <int SIZE, bool PLAIN = false>
 static __device__ __forceinline__ void pool_key(const AdditivePass &p, const AdditiveHead &head,
                                                 int position, const Row<SIZE> &sums,
@@ -80,7 +79,7 @@ static __device__ __forceinline__ void pool_key(const AdditivePass &p, const Add
     matrix_store<SIZE>(p, p.out, place, at, out);
 }
 
-// Short windows: everything, for `blocks` blocks of rows after a halo of two.
+// Short windows: the whole forward pass, for `blocks` blocks of rows after a halo of two.
 template <int SIZE>
 static __global__ void __launch_bounds__(THREADS, SIZE <= 128 ? 2 : 1)
     window_forward(const AdditivePass p) {
@@ -142,7 +141,7 @@ static __global__ void __launch_bounds__(THREADS, SIZE <= 128 ? 2 : 1)
                         p.size + 1);
 }
 
-// 2 of 3: G, what the second pooling sums, and its sum over each tile.
+// 2 of 3: G, and the rows that the second pooling sums, with their sum over each tile.
 template <int SIZE>
 static __global__ void __launch_bounds__(THREADS, SIZE <= 128 ? 2 : 1)
     tile_forward_query(const AdditivePass p) {

@@ -1,10 +1,10 @@
-// Additive attention over a whole sequence, in both directions (dev/cpu/additive_global.h). Part of
+// Bidirectional additive attention over a whole sequence (dev/cpu/additive_global.h). Part of
 // attention.cu.
 //
-// A sequence is cut into tiles of tokens. A block of threads has a tile of one head: a warp takes
-// one token at a time, a lane every 32nd of its channels. The sums of a tile are stored in memory,
-// and a block for each head adds them up, in the order of the tiles: the same bits in each run. A
-// pass reads queries, keys and values once, the backward pass again.
+// A sequence is cut into tiles of tokens. A thread block processes a tile of one head: each warp
+// takes one token at a time, each lane every 32nd of its channels. The sums of a tile are stored in
+// memory, and one block per head adds them in tile order, so that the bits are the same in each
+// run. The forward pass reads queries, keys and values once, the backward pass once more.
 #ifndef CUDA_ADDITIVE_GLOBAL_CUH
 #define CUDA_ADDITIVE_GLOBAL_CUH
 
@@ -22,26 +22,25 @@ template <typename T> struct AdditiveGlobalPass {
     const uint8_t *mask;                    // (B, T) or NULL
     const float *weights;                   // (2, H, D) w_q, w_k
     float *kept;                            // (B H, KEPT)
-    float *sums;                            // (B H, tiles, SUMS) of a tile
+    float *sums;                            // (B H, tiles, SUMS) per tile
     float *total;                           // (B H, D+1) the sums over all tiles
     size_t length, channels;                // T, C
     int heads, size, tiles;                 // H, D
 };
 
-// What a head keeps for the backward pass: g; the mean of the keys by their weights, of which
-// pool(p) is the product with g; of both poolings the largest score, in powers of 2, and 1 over the
-// sum of weights.
+// The floats that a head keeps for the backward pass: g; the weighted mean of the keys, which times
+// g is pool(p); and for both poolings the largest score, in powers of 2, and 1 / (sum of weights).
 static __host__ __device__ __forceinline__ size_t kept_numbers(int size) {
     return 2 * (size_t)size + 4;
 }
 
-// Of a tile: two numbers of its weights, and two sums over its tokens.
+// The floats of a tile: two about its weights, and two sums over its tokens.
 static __host__ __device__ __forceinline__ size_t sum_numbers(int size) {
     return 2 * (size_t)size + 2;
 }
 
 // ---- a tile and its tokens --------------------------------------------------
-// Which head of which sequence, and which of its tokens.
+// A sequence, one of its heads, and a range of its tokens.
 struct AdditiveGlobalPlace {
     size_t unit, b, h, first, end;
     float *sums; // (SUMS)
@@ -67,14 +66,14 @@ static __device__ __forceinline__ const float *kept_of(const AdditiveGlobalPass<
     return p.kept + unit * kept_numbers(p.size);
 }
 
-// The head's numbers in row j of a matrix of tokens.
+// The head's elements in row j of a matrix of tokens.
 template <typename N, typename T>
 static __device__ __forceinline__ N *row_of(const AdditiveGlobalPass<T> &p, N *x, size_t stride,
                                             const AdditiveGlobalPlace &at, size_t j) {
     return x + (at.b * p.length + j) * stride + at.h * (size_t)p.size;
 }
 
-// A lane's channels of `size` numbers; 0 beyond the last one.
+// Loads a lane's channels out of `size`; 0 beyond the last one.
 template <int ITEMS, typename N>
 static __device__ __forceinline__ void load_channels(float (&x)[ITEMS], const N *from, int size) {
 #pragma unroll
@@ -101,7 +100,7 @@ static __device__ __forceinline__ float dot(const float (&x)[ITEMS], const float
     return warp_sum(sum);
 }
 
-// What x of a pooling is multiplied with: g for keys, 1 for queries.
+// Loads the factor of x in a pooling: g for keys, 1 for queries.
 template <int ITEMS, typename T>
 static __device__ __forceinline__ void
 load_factor(float (&factor)[ITEMS], const AdditiveGlobalPass<T> &p, const AdditiveGlobalPlace &at,
@@ -121,7 +120,7 @@ load_weights(float (&w)[ITEMS], const AdditiveGlobalPass<T> &p, const AdditiveGl
     load_channels(w, p.weights + (size_t)part * p.channels + at.h * (size_t)p.size, p.size);
 }
 
-// What a token's numbers are multiplied with for its score, in powers of 2.
+// Computes the vector whose dot product with x is the score, in powers of 2.
 template <int ITEMS>
 static __device__ __forceinline__ void score_weights(float (&to)[ITEMS], const float (&w)[ITEMS],
                                                      const float (&factor)[ITEMS], int size) {
@@ -130,7 +129,7 @@ static __device__ __forceinline__ void score_weights(float (&to)[ITEMS], const f
     for (int i = 0; i < ITEMS; i++) to[i] = scale * w[i] * factor[i];
 }
 
-// to (size) = the sums over warps of x, which is in each warp's lanes. shared (WARPS, size).
+// to (size) = the sum over warps of x, held by each warp's lanes. shared (WARPS, size).
 template <int ITEMS>
 static __device__ __forceinline__ void add_warps(float *to, const float (&x)[ITEMS], int size,
                                                  float *shared) {
@@ -145,7 +144,7 @@ static __device__ __forceinline__ void add_warps(float *to, const float (&x)[ITE
 }
 
 // ---- pooling ----------------------------------------------------------------
-// Of a tile: the largest score, the sum of weights relative to it, and that of x_j by them.
+// For a tile: the largest score, the sum of weights relative to it, and the weighted sum of x_j.
 template <typename T, int ITEMS>
 static __global__ void __launch_bounds__(THREADS)
     pool_kernel(const AdditiveGlobalPass<T> p, AttentionPart part) {
@@ -187,7 +186,7 @@ static __global__ void __launch_bounds__(THREADS)
     at.sums[1] = all;
 }
 
-// The pooling of a head from those of its tiles: one block per head, one thread per channel.
+// Combines the poolings of a head's tiles: one block per head, one thread per channel.
 template <typename T>
 static __global__ void pooled_kernel(const AdditiveGlobalPass<T> p, AttentionPart part) {
     begin_kernel();
@@ -200,7 +199,7 @@ static __global__ void pooled_kernel(const AdditiveGlobalPass<T> p, AttentionPar
     float most = -INFINITY, total = 0, sum = 0;
     for (size_t i = 0; i < tiles; i++) most = fmaxf(most, sums[i * step]);
     for (size_t i = 0; i < tiles; i++) {
-        if (sums[i * step] == -INFINITY) continue; // padding alone
+        if (sums[i * step] == -INFINITY) continue; // only padding
         const float shrink = exp2_fast(sums[i * step] - most);
         total += shrink * sums[i * step + 1];
         if (c < p.size) sum += shrink * sums[i * step + 2 + (size_t)c];
@@ -230,7 +229,7 @@ static __global__ void __launch_bounds__(THREADS) output_kernel(const AdditiveGl
 }
 
 // ---- backward ---------------------------------------------------------------
-// The gradients to values; of a tile, the gradient to pool(p).
+// The gradients to values, and for each tile the gradient to pool(p).
 template <typename T, int ITEMS>
 static __global__ void __launch_bounds__(THREADS)
     values_backward_kernel(const AdditiveGlobalPass<T> p) {
@@ -253,8 +252,8 @@ static __global__ void __launch_bounds__(THREADS)
     add_warps(at.sums + 2, dpooled, p.size, shared_memory<float>());
 }
 
-// From the tiles of a head: the gradient to a pooling's output, and that along the output. One
-// block per head, one thread per channel.
+// Sums over the tiles of a head: the gradient to a pooling's output, and its dot product with the
+// output. One block per head, one thread per channel.
 template <typename T>
 static __global__ void gather_kernel(const AdditiveGlobalPass<T> p, AttentionPart part) {
     begin_kernel();
@@ -273,7 +272,7 @@ static __global__ void gather_kernel(const AdditiveGlobalPass<T> p, AttentionPar
     if (c == 0) total[p.size] = along;
 }
 
-// The gradients to queries or keys; of a tile, those to the factor, and to w.
+// The gradients to queries or keys, and for each tile those to the factor and to w.
 template <typename T, int ITEMS>
 static __global__ void __launch_bounds__(THREADS)
     pool_backward_kernel(const AdditiveGlobalPass<T> p, AttentionPart part) {
@@ -310,8 +309,8 @@ static __global__ void __launch_bounds__(THREADS)
     add_warps(at.sums + 2 + p.size, dw, p.size, shared_memory<float>());
 }
 
-// dweights (H, D) += what the tiles of all sequences have. Block (x, h): 32 channels; warp w takes
-// tiles w, w + 8, ...
+// dweights (H, D) += the sum over the tiles of all sequences. Block (x, h): 32 channels; warp w
+// takes tiles w, w + 8, ...
 template <typename T>
 static __global__ void __launch_bounds__(THREADS)
     weights_kernel(const AdditiveGlobalPass<T> p, float *dweights, size_t batch) {
@@ -363,7 +362,7 @@ static AdditiveGlobalPass<T> pass_create(Matrix y, float *kept, const float *wei
     return p;
 }
 
-// How kernels over tiles, and those over heads, are started.
+// Launch shapes of kernels over tiles and over heads.
 struct Shape {
     unsigned tiles, heads, channels; // blocks; threads
     size_t shared;
@@ -399,7 +398,7 @@ static void run_backward(const Device *d, const AdditiveGlobalPass<T> &p, size_t
     }
 }
 
-// Channels of a lane, for heads of so many.
+// Chooses the channels per lane for the head size.
 template <typename T>
 static void run_forward_size(const Device *d, const AdditiveGlobalPass<T> &p, size_t batch) {
     (p.size <= 32    ? run_forward<T, 1>
@@ -441,7 +440,7 @@ static void backward(const Device *d, const DeviceAttentionGradients *gradients,
 } // namespace pooling
 
 // ---- what a model calls -----------------------------------------------------
-// Floats of working memory of both passes, for batches up to (batch, length).
+// Floats of working memory for both passes, for batches up to (batch, length).
 static inline size_t additive_global_workspace(size_t batch, size_t length, size_t channels,
                                                size_t heads) {
     const int size = (int)(channels / heads);
@@ -449,7 +448,7 @@ static inline size_t additive_global_workspace(size_t batch, size_t length, size
            (pooling::tiles_of(length) * pooling::sum_numbers(size) + (size_t)size + 1);
 }
 
-// Floats that the forward pass leaves for the backward pass.
+// Floats that the forward pass keeps for the backward pass.
 static inline size_t additive_global_kept(size_t batch, size_t channels, size_t heads) {
     return batch * heads * pooling::kept_numbers((int)(channels / heads));
 }
@@ -461,8 +460,8 @@ static inline void additive_global_forward(const Device *d, Matrix y, float *kep
     (y.bf16 ? pooling::forward<bf16> : pooling::forward<float>)(d, y, kept, weights, in, workspace);
 }
 
-// The gradients to queries, keys and values are set, dweights (2, H, D) +=. dy (B, T, C). All of
-// one type.
+// Sets the gradients to queries, keys and values; dweights (2, H, D) += its gradient. dy (B, T, C).
+// All have the same type.
 static inline void additive_global_backward(const Device *d,
                                             const DeviceAttentionGradients *gradients,
                                             float *dweights, Matrix dy, const float *kept,

@@ -1,6 +1,5 @@
-// What all kernels of additive attention stand on (additive_attention.cuh says what they compute):
-// what a pass reads and writes, heads and scores, places in arrays, dropout, sums over time, shared
-// memory.
+// Shared by all kernels of additive attention (described in additive_attention.cuh): the inputs and
+// outputs of a pass, heads and scores, array offsets, dropout, sums over time, shared memory.
 #ifndef CUDA_ADDITIVE_PASS_CUH
 #define CUDA_ADDITIVE_PASS_CUH
 
@@ -16,7 +15,7 @@ struct StoredRows {
     float *rows, *weights, *tops; // (B, H, T, D), (B, H, T), with plain scores (B, H, T)
 };
 
-// What all blocks of threads of a pass share. Arrays of one pass only are NULL in the other.
+// Common to all thread blocks of a pass. Arrays that only one pass uses are NULL in the other.
 struct AdditivePass {
     int length;                        // T
     int channels, heads, size, window; // C, H, D, k (the longest T: global)
@@ -27,23 +26,23 @@ struct AdditivePass {
     const uint8_t *mask;               // (B, T) or NULL
     DropoutSite drop_query, drop_key;  // of G and P
     float *pooled_query, *r_query;   // (B, H, T, D) G before dropout, (B, H, T) 1 / (sum of e + c);
-    float *pooled_key, *r_key;       // of P; with plain scores r is the logarithm of that
+    float *pooled_key, *r_key;       // the same for P; with plain scores r is its logarithm
     const float *x;                  // (B, T, C) or NULL: 0
     Matrix out, dout;                // (B, T, C)
     Matrix dqkv;                     // (B, T, 3C)
-    StoredRows summed;               // what the second pooling sums; plain scores: what each does,
-    StoredRows sums;                 // and the sums
+    StoredRows summed;               // rows that the second pooling sums; plain scores: each one,
+    StoredRows sums;                 // and their window sums
     float *first_sums, *second_sums; // (B, H, tiles, D+1) of whole tiles, for each pooling
     float *dweights;                 // (2, H, D, B * tiles) sums of the gradients to w_q', w_k'
     int tiles;                       // blocks of threads per head
-    int blocks;                      // short windows: blocks of k rows a tile
-    int tile_rows, tiles_per_block;  // long windows; plain scores have tiles of rows, too
-    bool global;                     // one block: there is none before
+    int blocks;                      // short windows: blocks of k rows per tile
+    int tile_rows, tiles_per_block;  // long windows; plain scores have tiles of rows as well
+    bool global;                     // one block, without a previous one
 };
 
 // ---- heads and scores -------------------------------------------------------
-// A block of threads works on one head of one sequence. Offsets of its first row are computed once,
-// so that a row costs one multiplication of 32-bit numbers.
+// A thread block works on one head of one sequence. The offsets of its first row are computed once,
+// so that each row costs one multiplication of 32-bit integers.
 struct AdditiveHead {
     unsigned b, h;
     int tile;
@@ -65,7 +64,7 @@ static __device__ __forceinline__ AdditiveHead head_of_block(const AdditivePass 
     return head;
 }
 
-// Functions that plain scores share with bounded ones have a parameter PLAIN.
+// Functions shared by plain and bounded scores have a parameter PLAIN.
 
 // w_q' (which 0) or w_k' (1) of the head; with plain scores w_q or w_k.
 template <int SIZE, bool PLAIN = false>
@@ -75,8 +74,8 @@ static __device__ __forceinline__ Row<SIZE> normal_weight(const AdditivePass &p,
     return PLAIN ? w : normalise<SIZE>(w, p.size).normal;
 }
 
-// A row's x', deviation and e; e is 0 where the row does not count. With plain scores x with its
-// score as top.
+// Returns a row's x', deviation and e; e is 0 if the row does not count. With plain scores: x with
+// its score as top.
 template <int SIZE, bool PLAIN = false>
 static __device__ __forceinline__ Scored<SIZE> score(const AdditivePass &p, const Row<SIZE> &x,
                                                      const Row<SIZE> &weight, bool counts) {
@@ -93,7 +92,7 @@ static __device__ __forceinline__ Scored<SIZE> score(const AdditivePass &p, cons
     return s;
 }
 
-// e x' with weight e: what a pooling sums. With plain scores x with weight 1, and log e as top.
+// A pooling's input row: e x' with weight e. With plain scores: x with weight 1 and top log e.
 template <int SIZE, bool PLAIN = false>
 static __device__ __forceinline__ Row<SIZE> weighted(const AdditivePass &p, const Row<SIZE> &x,
                                                      const Scored<SIZE> &s) {
@@ -104,7 +103,7 @@ static __device__ __forceinline__ Row<SIZE> weighted(const AdditivePass &p, cons
 }
 
 // ---- places -----------------------------------------------------------------
-// A row of the sequence: its time, and whether there is one.
+// A row of the sequence: its time, and whether it exists.
 struct AdditivePlace {
     unsigned t;
     bool present;
@@ -115,7 +114,7 @@ static __device__ __forceinline__ AdditivePlace place_of(const AdditivePass &p, 
     return {present ? (unsigned)(p.reversed ? p.length - 1 - position : position) : 0, present};
 }
 
-// Query (which 0), key (1) or value (2) of the head.
+// Offset of a query (which 0), key (1) or value (2) of the head.
 static __device__ __forceinline__ size_t qkv_place(const AdditivePass &p, const AdditiveHead &head,
                                                    AdditivePlace at, int which) {
     return head.qkv + (size_t)(which * p.channels) + (uint64_t)at.t * (unsigned)(3 * p.channels);
@@ -127,7 +126,7 @@ static __device__ __forceinline__ Row<SIZE> qkv_row(const AdditivePass &p, const
     return row_load<SIZE>(p.qkv + qkv_place(p, head, at, which), p.size, at.present);
 }
 
-// A row of a matrix, from number `first` on.
+// Stores a row of a matrix from element `first` on.
 template <int SIZE>
 static __device__ __forceinline__ void matrix_store(const AdditivePass &p, Matrix to, size_t first,
                                                     AdditivePlace at, const Row<SIZE> &row) {
@@ -145,13 +144,13 @@ static __device__ __forceinline__ void store_gradient(const AdditivePass &p,
     matrix_store<SIZE>(p, p.dqkv, qkv_place(p, head, at, which), at, row);
 }
 
-// Of an array (B, T, C).
+// Offset in an array (B, T, C).
 static __device__ __forceinline__ size_t channel_place(const AdditivePass &p,
                                                        const AdditiveHead &head, AdditivePlace at) {
     return head.channel + (uint64_t)at.t * (unsigned)p.channels;
 }
 
-// Of an array (B, H, T), and of one (B, H, T, D).
+// Offsets in an array (B, H, T), and in one (B, H, T, D).
 static __device__ __forceinline__ size_t row_place(const AdditiveHead &head, AdditivePlace at) {
     return head.row + at.t;
 }
@@ -166,12 +165,12 @@ static __device__ __forceinline__ bool counts(const AdditivePass &p, const Addit
 }
 
 // ---- dropout ----------------------------------------------------------------
-// Which elements of a run of rows are kept. A call of the generator decides about 8 elements that
-// are 16 apart in a block of 128 (dropout.h): their 8 bits are a byte here, 16 bytes per block.
+// The elements of a run of rows that dropout keeps. One generator call decides about 8 elements
+// that are 16 apart in a block of 128 (dropout.h). Their bits are a byte; a block has 16.
 struct Kept {
-    const uint8_t *bytes; // in shared memory; NULL: all
+    const uint8_t *bytes; // in shared memory; NULL: keeps all
     int first_time;
-    unsigned first; // place of its first element in the first block of 128
+    unsigned first; // index of its first element in the first block of 128
     float scale;
 };
 
@@ -179,7 +178,7 @@ static __host__ __device__ __forceinline__ size_t kept_bytes(size_t rows, size_t
     return (rows * size / DROPOUT_BLOCK + 2) * 16;
 }
 
-// For the rows at positions start .. start+rows-1. A barrier must follow.
+// Fills in rows start .. start+rows-1. A barrier must follow.
 static __device__ __forceinline__ Kept keep_rows(const AdditivePass &p, const AdditiveHead &head,
                                                  const DropoutSite &dropout, uint8_t *bytes,
                                                  int start, int rows) {
@@ -206,7 +205,7 @@ static __device__ __forceinline__ Kept keep_rows(const AdditivePass &p, const Ad
     return kept;
 }
 
-// The factors of a row.
+// Returns the dropout factors of a row.
 template <int SIZE>
 static __device__ __forceinline__ Row<SIZE> kept_factors(const AdditivePass &p, const Kept &kept,
                                                          AdditivePlace at) {
@@ -239,7 +238,7 @@ static __device__ __forceinline__ Row<SIZE> kept_factors(const AdditivePass &p, 
 
 // ---- sums over time ---------------------------------------------------------
 
-static constexpr int SEGMENT = 16; // rows that a thread sums one after the other
+static constexpr int SEGMENT = 16; // rows that a thread sums sequentially
 
 static __device__ __forceinline__ void add_to(float4 &sum, const float4 &x) {
     sum.x += x.x;
@@ -248,13 +247,13 @@ static __device__ __forceinline__ void add_to(float4 &sum, const float4 &x) {
     sum.w += x.w;
 }
 
-// Segments of `own` and `before` in window_sums().
+// Number of segments of `own` and `before` in window_sums().
 static __host__ __device__ __forceinline__ int segments_of(int blocks, int span) {
     return blocks * ((span + SEGMENT - 1) / SEGMENT);
 }
 
-// What a thread sums in window_sums(): 4 columns (the last 4 hold the weight) of a segment of a
-// block.
+// The work item of a thread in window_sums(): 4 columns (the last 4 hold the weight) of a segment
+// of a block.
 struct Share {
     int block, segment, column; // column in float4
 };
@@ -265,13 +264,13 @@ template <int SIZE> static __device__ __forceinline__ Share share_of(int i, int 
     return {block, piece - block * segments, i % COLUMNS};
 }
 
-// `own` holds `blocks` blocks of `rows` rows, `before` the blocks of `span` rows that lie k rows
-// before them (NULL: they are empty). Row r of an own block becomes carry + (rows 0 .. r of the
-// block) + (rows r+1 .. of the block before). carry: a row, or NULL: 0. totals: memory for 2
-// segments_of(blocks, span) rows. Barriers around it are the caller's; `before` is used up.
+// `own` holds `blocks` blocks of `rows` rows, `before` the blocks of `span` rows that start k rows
+// earlier (NULL: they are empty). Row r of an own block becomes carry + (rows 0 .. r of the block)
+// + (rows r+1 .. of the block before). carry: a row, or NULL for 0. totals: memory for 2
+// segments_of(blocks, span) rows. The caller adds barriers around it. Overwrites `before`.
 //
-// As with tiles, what is between r and r+1 of the block before are the other segments, of which
-// only the totals are needed.
+// As with tiles, between r and r+1 of the block before there are only whole segments, of which just
+// the totals are needed.
 template <int SIZE>
 static __device__ __forceinline__ void window_sums(float *own, float *before, float *totals,
                                                    const float *carry, int blocks, int rows,
@@ -322,7 +321,7 @@ static __device__ __forceinline__ void window_sums(float *own, float *before, fl
 }
 
 // carry, a row, = the sum of the `count` rows (D+1) that end before `end`. partial: shared memory
-// for max(THREADS, D+1) numbers. A barrier must follow.
+// for max(THREADS, D+1) floats. A barrier must follow.
 template <int SIZE>
 static __device__ __forceinline__ void carry_sums(float *carry, float *partial, const float *end,
                                                   int count, int size) {
@@ -345,7 +344,7 @@ static __device__ __forceinline__ void carry_sums(float *carry, float *partial, 
 }
 
 // out[d * stride] = the sum of all groups' rows for column d < columns (column D is the weight).
-// `memory` (GROUPS, STRIDE) is shared memory that nobody reads any more.
+// `memory` (GROUPS, STRIDE) is shared memory that is no longer read.
 template <int SIZE>
 static __device__ __forceinline__ void block_row_sum(float *memory, const Row<SIZE> &row,
                                                      float *out, size_t stride, int size,
@@ -372,7 +371,7 @@ static __device__ __forceinline__ void store_pooled(const AdditivePass &p, const
     if (threadIdx.x % Row<SIZE>::LANES == 0) r[row_place(head, at)] = row.weight;
 }
 
-// What a kernel before left.
+// Loads a row that an earlier kernel stored.
 template <int SIZE, bool PLAIN = false>
 static __device__ __forceinline__ Row<SIZE>
 stored_row(const AdditivePass &p, const AdditiveHead &head, const StoredRows &from, int position) {
@@ -398,16 +397,16 @@ static __device__ __forceinline__ void store_row(const AdditivePass &p, const Ad
 struct Shared {
     float *own, *before, *totals, *carry, *partial;
     uint8_t *kept_query, *kept_key,
-        *kept_before; // which elements dropout keeps: of G, of P, of P in `before`
+        *kept_before; // elements that dropout keeps: of G, of P, of P in `before`
 };
 
-// Numbers, for so many rows in `own` and `before` and so many segments.
+// Floats of shared memory for the given numbers of rows in `own` and `before` and of segments.
 static __host__ __device__ __forceinline__ int shared_numbers(int stride, int own, int before,
                                                               int segments) {
     return (own + before + 2 * segments + 1) * stride + THREADS;
 }
 
-// Bytes.
+// The same in bytes, with the dropout bits.
 static size_t shared_size(int stride, size_t size, int own, int before, int segments) {
     return (size_t)shared_numbers(stride, own, before, segments) * sizeof(float) +
            2 * kept_bytes((size_t)own, size) + kept_bytes((size_t)before, size);
@@ -432,9 +431,9 @@ static __device__ __forceinline__ Shared carve_shared(const AdditivePass &p, int
 // A tile of a long window.
 struct Tile {
     int start;      // position of its first row
-    int rows, span; // rows that it has; that the tile k rows before has
-    bool before;    // there is one
-    int between;    // whole tiles
+    int rows, span; // its rows; those of the tile k rows before
+    bool before;    // whether that tile exists
+    int between;    // whole tiles of the window before its own
 };
 
 static __device__ __forceinline__ Tile tile_of(const AdditivePass &p, const AdditiveHead &head) {
@@ -448,7 +447,7 @@ static __device__ __forceinline__ Tile tile_of(const AdditivePass &p, const Addi
     return tile;
 }
 
-// Where the sum of the block's tile is kept; those of the tiles before stand before it.
+// Returns the address of the sum of the thread block's tile; the sums of earlier tiles precede it.
 static __device__ __forceinline__ float *tile_sum_of(const AdditivePass &p,
                                                      const AdditiveHead &head, float *sums) {
     return sums + (head.unit * (size_t)p.tiles + (size_t)head.tile) * (size_t)(p.size + 1);
@@ -459,8 +458,8 @@ template <int SIZE> static __device__ __forceinline__ Shared carve_tile(const Ad
                               segments_of(1, p.tile_rows));
 }
 
-// Rows for a tile's window sums: row_at(position) of the own tile into s.own, of the one before
-// into s.before; then the sums. Ends with a barrier.
+// Computes a tile's window sums: stores row_at(position) of its own tile in s.own and of the tile
+// before in s.before, then sums. Ends with a barrier.
 template <int SIZE, typename RowAt>
 static __device__ __forceinline__ void tile_sums(const AdditivePass &p, const AdditiveHead &head,
                                                  const Tile &tile, const Shared &s, float *sums,

@@ -1,7 +1,7 @@
-// Additive attention with plain scores, w . x / sqrt(D): nothing bounds them, so that their sums
-// have a running maximum (row_add_exp). What is done with each row is what the kernels of bounded
-// scores do; before and after it rows are in memory. A pass is five launches: rows, sums, rows,
-// sums, rows. Simple, not fast: the sums of a global layer go over T rows one after the other.
+// Additive attention with plain scores, w . x / sqrt(D). They are unbounded, so the sums have a
+// running maximum (row_add_exp). The computation per row is that of the kernels for bounded scores,
+// but its inputs and results are in global memory. A pass is five launches: rows, sums, rows, sums,
+// rows. It is not optimized: the sums of a global layer go over T rows sequentially.
 #ifndef CUDA_ADDITIVE_PLAIN_CUH
 #define CUDA_ADDITIVE_PLAIN_CUH
 
@@ -10,11 +10,11 @@
 
 namespace additive {
 
-static constexpr int PLAIN_ROWS = 96; // of a block of threads
+static constexpr int PLAIN_ROWS = 96; // per thread block
 
-// p.sums = the sums of p.summed over their windows. A group of lanes takes a block of k rows: for
-// the windows that end in it the rows of the block before, last row first, then its own. All lanes
-// of a group read the weights and tops that its first one stored.
+// p.sums = the sums of p.summed over their windows. A group of lanes processes a block of k rows:
+// for the windows that end in it, first the rows of the block before, from the last row backward,
+// then its own rows. All lanes of a group read the weights and tops that its first lane stored.
 template <int SIZE>
 static __global__ void __launch_bounds__(THREADS) plain_sums(const AdditivePass p, size_t units) {
     begin_kernel();
@@ -44,11 +44,11 @@ static __global__ void __launch_bounds__(THREADS) plain_sums(const AdditivePass 
     }
 }
 
-// What is done with each row between sums, forward and backward. From p.sums, but for the first of
-// a pass; p.summed is left, but for the last.
+// The operation on each row between sums, forward and backward. It reads p.sums, except in the
+// first step of a pass, and writes p.summed, except in the last.
 typedef enum {
-    QUERIES,  // to be summed
-    PRODUCTS, // G from the sums, and G * k to be summed
+    QUERIES,  // rows to sum
+    PRODUCTS, // G from the sums, and rows G * k to sum
     RESULTS,  // P from the sums, and x + P * v
     RESULT_GRADIENTS,
     PRODUCT_GRADIENTS,
@@ -99,7 +99,7 @@ static __global__ void __launch_bounds__(THREADS)
         store_dweight<SIZE>(p, head, products, shared_memory<float>(), dweight);
 }
 
-// A pass; first: QUERIES or RESULT_GRADIENTS. shared: bytes of a block of rows.
+// Runs a pass. first: QUERIES or RESULT_GRADIENTS. shared: bytes per thread block of rows.
 template <int SIZE>
 static void run_plain(const Device *d, const AdditivePass &p, size_t shared, dim3 grid,
                       PlainStep first) {

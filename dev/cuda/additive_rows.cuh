@@ -1,6 +1,6 @@
-// Rows of numbers, one per head and token, each held by a group of lanes of a warp, 4 or 8 numbers
-// per lane: what additive attention does along a row. Loads and stores are 16 bytes per lane; sums
-// go through shuffles.
+// Operations of additive attention along a row. There is one row per head and token, held by a
+// group of lanes of a warp, 4 or 8 elements per lane. Loads and stores are 16 bytes per lane; sums
+// use shuffles.
 #ifndef CUDA_ADDITIVE_ROWS_CUH
 #define CUDA_ADDITIVE_ROWS_CUH
 
@@ -9,19 +9,19 @@
 namespace additive {
 
 static constexpr int THREADS =
-    384; // two blocks of threads fit on a multiprocessor with 80 registers each
+    384; // two thread blocks fit on a multiprocessor with 80 registers per thread
 
 template <int SIZE> struct Row {
     static constexpr int LANES = SIZE / 4 < WARP ? SIZE / 4 : WARP;
-    static constexpr int COUNT = SIZE / LANES;     // numbers of a lane: 4, or 8
-    static constexpr int GROUPS = THREADS / LANES; // rows at a time
+    static constexpr int COUNT = SIZE / LANES;     // elements per lane: 4 or 8
+    static constexpr int GROUPS = THREADS / LANES; // concurrent rows
     static constexpr int STRIDE = SIZE + 4; // of rows in shared memory; column SIZE is the weight
     float at[COUNT];
-    float weight; // a number of the whole row, in all its lanes
+    float weight; // one value per row, in all its lanes
     float top;    // with plain scores: row and weight are to be multiplied by exp(top)
 };
 
-// The column of a lane's i-th number, i a multiple of 4; the next 3 are its neighbours.
+// The column of a lane's i-th element, i a multiple of 4. The next 3 elements follow it.
 template <int SIZE> static __device__ __forceinline__ int column_of(int i) {
     return i * Row<SIZE>::LANES + threadIdx.x % Row<SIZE>::LANES * 4;
 }
@@ -38,7 +38,7 @@ template <int SIZE> static __device__ __forceinline__ Row<SIZE> row_zero() {
     return row;
 }
 
-// `size` numbers from p, then zeros; all zeros if the row is absent.
+// Loads `size` elements from p, then zeros; only zeros if the row is absent.
 template <int SIZE, typename T>
 static __device__ __forceinline__ Row<SIZE> row_load(const T *p, int size, bool present) {
     Row<SIZE> row = row_zero<SIZE>();
@@ -72,7 +72,7 @@ static __device__ __forceinline__ void row_store(T *p, const Row<SIZE> &row, int
     }
 }
 
-// Asks for a row that is needed later.
+// Prefetches a row.
 template <int SIZE>
 static __device__ __forceinline__ void row_prefetch(const float *p, int size, bool present) {
 #ifndef CUDA_ON_CPU
@@ -87,7 +87,7 @@ static __device__ __forceinline__ void row_prefetch(const float *p, int size, bo
 #endif
 }
 
-// To and from shared memory, with the weight.
+// Store to and load from shared memory, with the weight.
 template <int SIZE>
 static __device__ __forceinline__ void row_put(float *rows, int r, const Row<SIZE> &row) {
     row_store<SIZE>(rows + r * Row<SIZE>::STRIDE, row, SIZE);
@@ -132,7 +132,7 @@ static __device__ __forceinline__ Row<SIZE> row_scaled(const Row<SIZE> &a, float
     return row;
 }
 
-// a or b, number by number: a choice between addresses would keep both out of registers.
+// a or b, element by element: selecting an address would keep both out of registers.
 template <int SIZE>
 static __device__ __forceinline__ Row<SIZE> row_choose(bool first, const Row<SIZE> &a,
                                                        const Row<SIZE> &b) {
@@ -142,7 +142,7 @@ static __device__ __forceinline__ Row<SIZE> row_choose(bool first, const Row<SIZ
     return row;
 }
 
-// sum += scale * a; weights are added, too.
+// sum += scale * a; weights are added as well.
 template <int SIZE>
 static __device__ __forceinline__ void row_add(Row<SIZE> &sum, const Row<SIZE> &a, float scale) {
 #pragma unroll
@@ -150,8 +150,8 @@ static __device__ __forceinline__ void row_add(Row<SIZE> &sum, const Row<SIZE> &
     sum.weight += a.weight;
 }
 
-// The same of rows that have a top: the smaller of both factors shrinks its row, so that no
-// exponential leaves its range. -Inf: there is nothing to add, or nothing added yet.
+// The same for rows with a top. The row with the smaller top is scaled down, so that no exponential
+// overflows. -Inf: an empty row.
 template <int SIZE>
 static __device__ __forceinline__ void row_add_exp(Row<SIZE> &sum, const Row<SIZE> &a) {
     if (a.top == -INFINITY) return;
@@ -194,7 +194,7 @@ static __device__ __forceinline__ Scored<SIZE> normalise(const Row<SIZE> &x, int
     return s;
 }
 
-// dx from the gradient to x'. A row without deviation takes the gradient of the mean alone.
+// dx from the gradient to x'. If the deviation is 0, only the gradient through the mean remains.
 template <int SIZE>
 static __device__ __forceinline__ Row<SIZE> normalise_backward(const Row<SIZE> &dnormal,
                                                                const Scored<SIZE> &s, int size) {

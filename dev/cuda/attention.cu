@@ -1,4 +1,4 @@
-// The kinds of attention on the GPU: each kind's functions, as the table takes them.
+// The attention kinds on the GPU: the functions of each, in a table.
 #include "additive_attention.cuh"
 #include "additive_global.cuh"
 #include "attention.cuh"
@@ -9,7 +9,7 @@
 
 // ---- decoding with keys and values ------------------------------------------
 
-// Tokens that are remembered: a window's, of which `room` is enough while a text is short.
+// Tokens to remember: a window, or `room` if the text is shorter.
 static size_t window_room(const DeviceAttentionShape *s, size_t room) {
     const size_t window = s->plan->window;
     return window > 0 && window < room ? window : room;
@@ -72,7 +72,7 @@ static size_t softmax_workspace(const Device *d, const DeviceAttentionShape *s) 
     return softmax_attention_workspace(d, s->batch, s->length, s->channels, s->heads, s->in_bf16);
 }
 
-// The logarithms of denominators (B, H, Tq).
+// The logarithms of the denominators (B, H, Tq).
 static size_t softmax_kept(const DeviceAttentionShape *s) {
     return s->batch * s->length * s->heads;
 }
@@ -123,8 +123,8 @@ static size_t additive_workspace(const Device *d, const DeviceAttentionShape *s)
     return additive_attention_workspace(d, &attention, s->training);
 }
 
-// What is pooled of queries and of keys (B, H, T, D), and the reciprocals of denominators (B, H,
-// T), or with plain scores the logarithms of those.
+// The pooled queries and keys (B, H, T, D) and the reciprocals of the denominators (B, H, T), or
+// with plain scores their logarithms.
 static size_t additive_kept(const DeviceAttentionShape *s) {
     return 2 * s->batch * s->length * (s->channels + s->heads);
 }
@@ -197,7 +197,7 @@ static void additive_measure(const Device *d, const DeviceAttentionCall *call,
     const AdditiveInput kept = additive_input(call);
     const size_t D = in->channels / in->heads, T = in->queries;
     const bool plain = plan->scores == SCORES_PLAIN;
-    const auto pooled = [&](const float *x) { // what is pooled (B, H, T, D)
+    const auto pooled = [&](const float *x) { // pooled rows (B, H, T, D)
         return HeadRows<float>{x, in->heads * T * D, T * D, D};
     };
     const Values<float> parts[] = {
@@ -275,8 +275,8 @@ static void global_measure(const Device *d, const DeviceAttentionCall *call,
 }
 
 // ---- the table --------------------------------------------------------------
-// In softmax without a sink the bias of the keys adds the same to all scores of a row, which
-// changes no weight; what would come out is rounding, of which AdamW would make full steps.
+// In softmax without a sink the key bias shifts all scores of a row equally and changes no weight.
+// Its gradient would be rounding errors, which AdamW would turn into full steps.
 const DeviceAttentionKernel attention_kernels[ATTENTION_KINDS] = {
     /* ATTENTION_SOFTMAX */
     {false, softmax_workspace, softmax_kept, softmax_forward, softmax_backward, key_value_memory,
@@ -292,6 +292,6 @@ const DeviceAttentionKernel attention_kernels[ATTENTION_KINDS] = {
      additive_step, additive_measure},
     /* ATTENTION_ADDITIVE_GLOBAL */
     {true, global_workspace, global_kept, global_forward, global_backward, NULL, NULL,
-     global_measure}, // in both directions
-    /* ATTENTION_PAIRWISE: on the CPU alone */
+     global_measure}, // bidirectional
+    /* ATTENTION_PAIRWISE: CPU only */
 };

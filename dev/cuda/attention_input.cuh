@@ -1,6 +1,5 @@
-// What attention of any kind reads and writes on the GPU: whose queries look at whose keys and
-// values, where these lie, and what is hidden. What dev/cpu/attention_input.h says holds here;
-// biases are added already.
+// Inputs and outputs of all attention kinds on the GPU: queries, keys and values, their addresses,
+// and the mask. As described in dev/cpu/attention_input.h, except that biases are already added.
 #ifndef CUDA_ATTENTION_INPUT_CUH
 #define CUDA_ATTENTION_INPUT_CUH
 
@@ -10,21 +9,21 @@ extern "C" {
 }
 
 struct DeviceAttentionInput {
-    Matrix rows[3];         // queries (B, Tq), keys, values (B, Tk): the C numbers of each token
-    size_t channels, heads; // C, H
+    Matrix rows[3];              // queries (B, Tq), keys, values (B, Tk): C elements per token
+    size_t channels, heads;      // C, H
     size_t batch, queries, keys; // B, Tq, Tk
-    bool causal;         // query i sees the keys up to i (Tq = Tk), else all of its sequence
-    size_t window;       // causal: it sees the last so many of them; 0: all
-    const uint8_t *mask; // (B, Tk) 1: token, 0: padding, which no query sees; NULL: all are tokens
+    bool causal;                 // query i sees the keys up to i (Tq = Tk), else its whole sequence
+    size_t window;               // causal: number of keys up to i that it sees; 0: all
+    const uint8_t *mask; // (B, Tk) 1: token, 0: padding, which no query sees; NULL: no padding
     DropoutSite dropout; // of weights
 };
 
-// Where gradients to queries, keys and values go.
+// Destinations of the gradients to queries, keys and values.
 struct DeviceAttentionGradients {
     Matrix parts[3];
 };
 
-// Of tokens among themselves, without dropout: qkv (B, T, 3C).
+// Self-attention without dropout: qkv (B, T, 3C).
 static inline DeviceAttentionInput attention_self(Matrix qkv, size_t heads, bool causal,
                                                   const uint8_t *mask, size_t batch,
                                                   size_t length) {
@@ -47,8 +46,7 @@ static inline DeviceAttentionGradients attention_self_gradients(Matrix dqkv) {
     return {{dqkv, matrix_part(dqkv, 1, C), matrix_part(dqkv, 2, C)}};
 }
 
-// Of tokens to those of another sequence, without dropout: q (B, Tq, C), kv (B, Tk, 2C), mask (B,
-// Tk) or NULL.
+// Cross-attention without dropout: q (B, Tq, C), kv (B, Tk, 2C), mask (B, Tk) or NULL.
 static inline DeviceAttentionInput attention_cross(Matrix q, Matrix kv, size_t heads,
                                                    const uint8_t *mask, size_t batch,
                                                    size_t queries, size_t keys) {
@@ -69,7 +67,7 @@ static inline DeviceAttentionGradients attention_cross_gradients(Matrix dq, Matr
     return {{dq, dkv, matrix_part(dkv, 1, dq.columns)}};
 }
 
-// A caller whose shapes or types no kernel takes has a bug, which ends the program.
+// Exits with an error if no kernel supports the shapes or types, which is a bug in the caller.
 static inline void attention_check(const DeviceAttentionInput *in, Matrix y) {
     const size_t size = in->heads ? in->channels / in->heads : 0;
     if (size == 0 || size > 256 || size * in->heads != in->channels || y.columns != in->channels)

@@ -1,5 +1,5 @@
-// What --stats measures of attention: the scores of each query's keys, or of the tokens of a
-// pooling, which no other kernel stores, and the weights made of them (statistics.cuh). Part of
+// Attention statistics for --stats: the scores of each query's keys or of the tokens of a pooling,
+// which no other kernel stores, and the weights computed from them (statistics.cuh). Part of
 // attention.cu.
 #ifndef CUDA_ATTENTION_STATISTICS_CUH
 #define CUDA_ATTENTION_STATISTICS_CUH
@@ -8,7 +8,7 @@
 #include "cosine_attention.cuh"
 #include "statistics.cuh"
 
-// The C numbers of tokens, head by head.
+// The rows of tokens, head by head.
 template <typename T>
 static inline HeadRows<T> head_rows(const DeviceAttentionInput *in, AttentionPart part) {
     const Matrix rows = in->rows[part];
@@ -16,7 +16,7 @@ static inline HeadRows<T> head_rows(const DeviceAttentionInput *in, AttentionPar
             in->channels / in->heads, rows.columns};
 }
 
-// One row for each head of a sequence: a number of each of its tokens.
+// One row for each head of a sequence, with one number per token.
 static inline DeviceAttentionInput head_input(DeviceAttentionInput in) {
     in.queries = 1;
     in.causal = false;
@@ -50,8 +50,8 @@ template <typename T> struct PairScores {
     }
 };
 
-// keys (B, H, D, Tk), dimension by dimension, so that the lanes of a warp read neighbours; of
-// length 1 for cosines. A thread per key.
+// keys (B, H, D, Tk), with the dimensions outermost, so that the lanes of a warp read adjacent
+// keys; normalised to length 1 for cosines. One thread per key.
 template <typename T>
 static __global__ void __launch_bounds__(THREADS)
     keys_kernel(float *keys, const HeadRows<T> from, size_t heads, size_t length, int size,
@@ -83,8 +83,8 @@ static void measure_pairs(const Device *d, const DeviceStatistics *s, const Meas
 }
 
 // ---- poolings ---------------------------------------------------------------
-// scores (B, H, T) of x: plain x . w / sqrt(D), else x' . w' / D, as a part of its bound. w (H, D).
-// A thread per token.
+// scores (B, H, T) of x: plain x . w / sqrt(D), else x' . w' / D, a fraction of its bound. w (H,
+// D). One thread per token.
 template <typename T>
 static __global__ void __launch_bounds__(THREADS)
     pooling_kernel(float *scores, const Values<T> value, const float *w, bool plain, size_t heads,
@@ -111,7 +111,7 @@ static __global__ void __launch_bounds__(THREADS)
     scores[index] = product / (plain ? sqrtf((float)size) : (float)size * deviations);
 }
 
-// Leaves the scores of a pooling in s->scores.
+// Stores the scores of a pooling in s->scores.
 template <typename T>
 static void score_pooling(const Device *d, const DeviceStatistics *s, const Values<T> &x,
                           const float *w, bool plain, const DeviceAttentionInput *in) {
@@ -120,7 +120,7 @@ static void score_pooling(const Device *d, const DeviceStatistics *s, const Valu
                  x, w, plain, in->heads, in->keys, (int)(in->channels / in->heads), count);
 }
 
-// Those scores as a row for each head of a sequence.
+// Those scores, one row for each head of a sequence.
 static inline Values<float> pooling_scores(const DeviceStatistics *s,
                                            const DeviceAttentionInput *in) {
     return {{s->scores, in->heads * in->keys, in->keys, 0}, {}};

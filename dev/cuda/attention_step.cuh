@@ -1,6 +1,6 @@
-// Decoding: attention of one token of each stream to the tokens before it, of which each kind
-// remembers something of its own. What it computes is what the same kind computes of whole
-// sequences, and what dev/cpu decodes.
+// Decoding: attention of one token per stream to the tokens before it. Each kind has its own memory
+// of those. The results are those of the same kind over whole sequences, and of decoding in
+// dev/cpu.
 //
 // S streams, C channels, H heads, D = C/H; a unit is a head of a stream.
 #ifndef CUDA_ATTENTION_STEP_CUH
@@ -10,15 +10,15 @@
 
 namespace attention_step {
 
-static constexpr int PER_LANE = 8; // numbers of a head of up to 256 that a lane has
-static constexpr int WARPS = 8;    // that share the keys of a unit
+static constexpr int PER_LANE = 8; // elements per lane of a head of up to 256
+static constexpr int WARPS = 8;    // share the keys of a unit
 
-// A head's row: lane l has numbers l, l + 32, ...
+// A head's row: lane l holds elements l, l + 32, ...
 struct HeadRow {
     float at[PER_LANE];
 };
 
-// Calls f(i, d) for this lane's numbers.
+// Calls f(i, d) for this lane's elements.
 template <typename F> static __device__ __forceinline__ void for_lane(int size, F f) {
 #pragma unroll
     for (int i = 0; i < PER_LANE; i++) {
@@ -44,8 +44,8 @@ static __device__ __forceinline__ float row_dot(const HeadRow &a, const HeadRow 
     return warp_sum(sum);
 }
 
-// A sum of rows that exp(l) weights, as exp(top) times a row and a weight, top the largest l: no
-// exponential leaves its range (dev/cpu/exp_window.h).
+// A sum of rows weighted by exp(l), stored as exp(top) times a row and a weight. top is the largest
+// l, so that no exponential overflows (dev/cpu/exp_window.h).
 struct ExpSum {
     float top, weight;
     HeadRow row;
@@ -67,7 +67,7 @@ static __device__ __forceinline__ void exp_sum_add(ExpSum &to, const ExpSum &oth
     for (int i = 0; i < PER_LANE; i++) to.row.at[i] = keep * to.row.at[i] + take * other.row.at[i];
 }
 
-// exp(log) more in the weight alone; log -infinity: nothing.
+// Adds exp(log) to the weight only; nothing if log is -infinity.
 static __device__ __forceinline__ void exp_sum_sink(ExpSum &to, float log) {
     ExpSum sink = exp_sum_empty();
     sink.top = log;
@@ -76,29 +76,29 @@ static __device__ __forceinline__ void exp_sum_sink(ExpSum &to, float log) {
 }
 
 // ---- softmax and cosine: keys and values so far -----------------------------
-// Token t's are in row t % room of the memory (room, 2, S, C), the keys first; more room leaves the
-// rows where they are.
+// Token t is in row t % room of the memory (room, 2, S, C), keys first. Growing the room does not
+// move rows.
 
 struct KeyValues {
-    const float *rows[3];  // (S, 3C) queries, keys, values: stride apart
+    const float *rows[3];  // (S, 3C) queries, keys, values; row stride `stride`
     const float *exponent; // (H) of cosine attention, or NULL
-    float *memory, *y;     // (S, C) y, whose rows are y_stride apart
+    float *memory, *y;     // y (S, C), row stride y_stride
     const uint64_t *count; // tokens before this one
     size_t stride, y_stride, streams, channels, room;
     int size; // D
     bool cosine;
-    float scale, log_sink, power; // of softmax: of scores, of its sink; of cosine
+    float scale, log_sink, power; // softmax: of scores, of its sink; cosine
 };
 
-// / |x|, 0 of a vector that is too short to have a direction.
+// x / |x|, or 0 if the vector is too short to have a direction.
 static __device__ __forceinline__ void row_normalise(HeadRow &x) {
     const float square = row_dot(x, x), inverse = square > 0 ? rsqrtf(square) : 0;
 #pragma unroll
     for (int i = 0; i < PER_LANE; i++) x.at[i] *= inverse;
 }
 
-// One unit per block: the token's key and value join those before it, warps sum what every
-// WARPS-th key adds, and the first one adds these up.
+// One unit per block. Stores the token's key and value, then each warp sums over every WARPS-th
+// key, and the first warp adds these sums.
 static __global__ void __launch_bounds__(WARPS *WARP) key_value_kernel(const KeyValues p) {
     begin_kernel();
     __shared__ float parts[WARPS][PER_LANE * WARP + 2];
@@ -156,18 +156,18 @@ static __global__ void __launch_bounds__(WARPS *WARP) key_value_kernel(const Key
 }
 
 // ---- additive: a window's sums ----------------------------------------------
-// The memory is rows of exponential sums (1 + k, 2 S H, D + 2), top and weight first, or (2, ...)
-// where all tokens are pooled: row 0 is the sum of the current block of k tokens, or of 64; row 1 +
-// r token r of the block once it came, until then the sum of those from r on of the block before;
-// of all tokens, row 1 is the sum of all blocks before. So nothing is subtracted
-// (dev/cpu/additive_attention.c).
+// The memory holds rows of exponential sums (1 + k, 2 S H, D + 2), top and weight first, or (2,
+// ...) if all tokens are pooled. Row 0 is the sum of the current block of k tokens, or of 64. Row 1
+// + r is token r of the current block once it has arrived, and until then the sum of tokens r and
+// later of the previous block. If all tokens are pooled, row 1 is the sum of all previous blocks.
+// So nothing is subtracted (dev/cpu/additive_attention.c).
 
 static constexpr size_t GLOBAL_BLOCK = 64;
 
 struct Additive {
-    const float *qkv;        // (S, 3C), stride apart
+    const float *qkv;        // (S, 3C), row stride `stride`
     const float *learned[2]; // (H, D) w_q, w_k
-    float *memory, *y;       // (S, C) y = x + the result, or with x NULL the result
+    float *memory, *y;       // y (S, C) = x + the result, or the result if x is NULL
     const float *x;
     const uint64_t *count;
     size_t stride, y_stride, streams, channels, window;
@@ -193,7 +193,7 @@ static __device__ __forceinline__ HeadRow row_standard(const HeadRow &x, int siz
 // The sums of one pooling of a unit.
 struct Slots {
     float *memory;
-    size_t step; // from one row of the memory to the next
+    size_t step; // distance between rows of the memory
     int size;
 };
 
@@ -204,7 +204,7 @@ static __device__ __forceinline__ ExpSum slot_load(const Slots &s, size_t row) {
 
 static __device__ __forceinline__ void slot_store(const Slots &s, size_t row, const ExpSum &sum) {
     float *to = s.memory + row * s.step;
-    __syncwarp(); // others may yet have to load what was here
+    __syncwarp(); // other lanes may still load the old sum
     if (lane_index() == 0) {
         to[0] = sum.top;
         to[1] = sum.weight;
@@ -213,7 +213,7 @@ static __device__ __forceinline__ void slot_store(const Slots &s, size_t row, co
     __syncwarp();
 }
 
-// After the last token of a block: the sums from each of its tokens on, or of all blocks.
+// After a block's last token: computes its suffix sums, or adds it to the sum of all blocks.
 static __device__ __forceinline__ void block_end(const Slots &s, const ExpSum &block, size_t window,
                                                  bool first) {
     ExpSum sum =
@@ -231,7 +231,7 @@ static __device__ __forceinline__ void block_end(const Slots &s, const ExpSum &b
     }
 }
 
-// What is pooled of x, the next of the rows that it is the last of.
+// Returns the pooled row of x, the latest of its input rows.
 static __device__ __forceinline__ HeadRow pool(const Additive &p, const Slots &s, const HeadRow &x,
                                                const float *learned) {
     const size_t count = (size_t)*p.count, block = p.window ? p.window : GLOBAL_BLOCK,

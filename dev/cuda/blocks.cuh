@@ -1,16 +1,16 @@
-// The blocks of struct Blocks (transformer_plan.h) on the GPU. A block leaves what the next one
-// reads: the residual connection after a sublayer is one kernel with the norm before the next
-// sublayer, so `norm` (or `norm_parts`) holds what that reads; in the backward pass dx and the
-// gradient to the output of the sublayer before. --profile's laps and what --stats measures are in
+// The blocks of struct Blocks (transformer_plan.h) on the GPU. A block also computes the next
+// block's input: one kernel does the residual connection after a sublayer and the norm before the
+// next one, so `norm` (or `norm_parts`) holds the next input. In the backward pass it leaves dx and
+// the gradient to the output of the previous sublayer. Calls for --profile and --stats are in
 // between.
 //
-// M = B*T rows, C channels, F inside the feed-forward network.
+// M = B*T rows, C channels, F hidden units in the feed-forward network.
 #ifndef CUDA_BLOCKS_CUH
 #define CUDA_BLOCKS_CUH
 
 #include "transformer.cuh"
 
-// A stack's side of the batch.
+// The part of the batch that a stack processes.
 static inline const DeviceBatch *side_of(const BlockPass *pass, size_t stack) {
     return stack + 1 < pass->model->plan.stack_count ? &pass->source : pass->batch;
 }
@@ -35,28 +35,28 @@ static inline Side layer_side(const BlockPass *pass, size_t l) {
     return side_create(pass, stack_of(pass->model, l));
 }
 
-// Dropout at a place of the model.
+// Dropout at a site of the model.
 static inline DropoutSite side_dropout(const Side *s, uint32_t site) {
     return gpu_dropout(s->g, s->work, s->t->plan.dropout, site);
 }
 
-// The position of the tokens, on the device, where each is decoded alone.
+// The position of the tokens, on the device, if each is decoded alone; else NULL.
 static inline const uint64_t *decoded_position(const Side *s) {
     return s->work == GPU_DECODE ? &gpu_step(s->g)->position : NULL;
 }
 
-// FLOP of a product of the side's rows.
+// FLOPs of a product over the side's rows.
 static inline double product_flops(const Side *s, const LinearParameters *linear) {
     return 2 * (double)s->rows * (double)linear->shape.outputs * (double)linear->shape.inputs;
 }
 
-// What x (M, C) holds, with --stats.
+// Measures the values of x (M, C) for --stats.
 static inline void measure(const Side *s, size_t layer, const char *place, const float *x) {
     statistics_values(&s->g->device, &s->g->statistics, layer, place, x, s->batch->mask, s->rows,
                       s->channels);
 }
 
-// The residual stream, which pre-norm is x.
+// Measures the residual stream, which is x if pre-norm.
 static inline void measure_stream(const Side *s, size_t layer, const char *place, const float *x) {
     measure(s, layer, place, is_post_norm(s->t) ? s->t->stream : x);
 }
@@ -68,7 +68,7 @@ static inline LayerNormOutput norm_output(const Transformer *t, Matrix norm, flo
     return {norm, is_post_norm(t) ? t->stream : NULL, mean, rstd};
 }
 
-// What a residual connection and the norm after it read and write.
+// The arrays of a residual connection and the norm after it.
 struct ResidualArrays {
     const NormParameters *parameters;
     float *out;         // (M, C) the residual stream + dropout(a sublayer's output)
@@ -77,7 +77,7 @@ struct ResidualArrays {
     const float *x;     // (M, C) the stream, pre-norm
 };
 
-// Before a layer's cross-attention, or else before its feed-forward network; and before that.
+// Before a layer's feed-forward network; after_attention(): before its cross-attention, if any.
 static inline ResidualArrays ffn_arrays(const Transformer *t, size_t l, const float *x) {
     const DeviceLayer *a = &t->layers[l];
     return {ffn_norm(t, l), a->x_middle, t->norm, a->mean2, a->rstd2, x};
@@ -104,13 +104,13 @@ static inline ResidualArrays after_ffn(const Transformer *t, size_t l) {
             a->x_middle};
 }
 
-// The norm of `out`.
+// Computes the norm of `out`.
 static inline void norm_forward(const Side *s, const ResidualArrays &a) {
     layernorm_forward(&s->g->device, norm_output(s->t, a.norm, a.mean, a.rstd), a.out,
                       norm_weights(s->t, a.parameters), s->rows, s->channels);
 }
 
-// `out` of sublayer_out, and its norm.
+// Computes `out` from sublayer_out, and its norm.
 static inline void residual_forward(const Side *s, uint32_t site, const ResidualArrays &a) {
     const Transformer *t = s->t;
     const ResidualNorm residual = {a.out,
@@ -123,15 +123,15 @@ static inline void residual_forward(const Side *s, uint32_t site, const Residual
     gpu_lap(s->g, s->work, "residual, norm", PROFILE_FORWARD, 0);
 }
 
-// After a norm's backward pass: `again`, its output; `below`, the gradient to the sublayer's output
-// that was added to its input. Each only if it exists.
+// Optional outputs of a norm's backward pass. `again`: the norm's output, recomputed. `below`: the
+// gradient to the sublayer output that was added to the norm's input.
 static inline LayerNormTail norm_tail(const Side *s, Matrix again, Matrix below, uint32_t site) {
     return {again, below, below.data ? side_dropout(s, site) : dropout_none(), s->batch->length};
 }
 
-// Through a norm of x before a sublayer: dx becomes the gradient to the residual stream after the
-// sublayer below, from what sublayer_input_backward() left; through the one after the last layer
-// (`last`): from dnorm alone.
+// Backward pass of a norm of x before a sublayer: sets dx to the gradient to the residual stream
+// after the sublayer below, from the result of sublayer_input_backward(). For the norm after the
+// last layer (`last`): from dnorm only.
 static inline void norm_backward(const Side *s, const NormParameters *parameters, const float *x,
                                  const float *mean, const float *rstd, bool last,
                                  LayerNormTail tail) {
@@ -152,8 +152,8 @@ static inline void norm_backward(const Side *s, const NormParameters *parameters
 }
 
 // ---- products ---------------------------------------------------------------
-// The gradient to what a sublayer's first product reads, from that to its result: pre-norm dnorm,
-// post-norm, where this is the residual stream, too, a part of dx.
+// Computes the gradient to the input of a sublayer's first product from that to its result.
+// Pre-norm: sets dnorm. Post-norm: adds to dx, since the input is the residual stream itself.
 static inline void sublayer_input_backward(const Side *s, Matrix dy, DeviceWeight first) {
     Transformer *t = s->t;
     if (is_post_norm(t))
@@ -162,7 +162,7 @@ static inline void sublayer_input_backward(const Side *s, Matrix dy, DeviceWeigh
         gemm_backward_input(&s->g->blas, float_matrix(t->dnorm, s->channels), dy, first, s->rows);
 }
 
-// The gradient of a product's bias, where it has one, from that to its result, of m rows.
+// Computes the gradient of a product's bias, if it has one, from that to its result, over m rows.
 static inline void bias_backward(Transformer *t, const LinearParameters *parameters, Matrix dy,
                                  size_t m) {
     if (parameters->bias == NO_PARAMETER) return;
@@ -171,7 +171,7 @@ static inline void bias_backward(Transformer *t, const LinearParameters *paramet
     gpu_lap(&t->base, GPU_TRAIN, "row sums", PROFILE_BACKWARD, 0);
 }
 
-// Those that waited, or one alone.
+// Runs the pending weight products of a group.
 static inline void weight_group_backward(Transformer *t, WeightGroup *group) {
     const double flops = (double)group->batch.count * weight_product_flops(&group->lowest);
     if (group->batch.count == 0) return;
@@ -179,8 +179,8 @@ static inline void weight_group_backward(Transformer *t, WeightGroup *group) {
     gpu_lap(&t->base, GPU_TRAIN, group->kind, PROFILE_BACKWARD, flops);
 }
 
-// The gradient of a weight, from dy (M, N), that to its product's result, and x (M, K), what that
-// read: now, or with those of layers below. `kind`: --profile's.
+// Computes the gradient of a weight from dy (M, N), the gradient to the product's result, and x (M,
+// K), the product's input: now, or later with those of lower layers. `kind`: its name in --profile.
 static inline void weight_backward(Transformer *t, const char *kind,
                                    const LinearParameters *parameters, Matrix dy, Matrix x,
                                    size_t m) {
@@ -196,25 +196,25 @@ static inline void weight_backward(Transformer *t, const char *kind,
 }
 
 // ---- embedding --------------------------------------------------------------
-// The dropout of a stack's embedding, where it is before its norm, or after it (`after`).
+// The dropout of a stack's embedding, if applied before its norm, or (`after`) after it.
 static inline DropoutSite embedding_dropout(const Side *s, bool after) {
     const EmbeddingPlan *plan = &s->t->plan.stacks[s->stack].embedding;
     const bool is_after = is_post_norm(s->t) && plan->norm.gain != NO_PARAMETER;
     return is_after == after ? side_dropout(s, plan->site) : dropout_none();
 }
 
-// x (M, C), the output of the embedding's norm, or the gradient to it, through the dropout there.
+// Applies the embedding's dropout to x (M, C), the output of its norm or the gradient to it.
 static inline void drop_embedding(const Side *s, Matrix x) {
     dropout_apply(&s->g->device, x, embedding_dropout(s, true), s->batch->batch, s->batch->length);
 }
 
-// The output of a stack's first norm.
+// Applies dropout to the output of a stack's first norm.
 static inline void drop_embedded(const Side *s) {
     drop_embedding(s, qkv_input(s->t, s->t->plan.stacks[s->stack].first));
     drop_embedding(s, float_matrix(s->t->stream, s->channels));
 }
 
-// x_in of a stack's first layer, and its norm.
+// Computes x_in of a stack's first layer, and its norm.
 static inline void embed_forward(const BlockPass *pass, size_t stack) {
     const Side s = side_create(pass, stack);
     const Transformer *t = s.t;
@@ -237,8 +237,8 @@ static inline void embed_forward(const BlockPass *pass, size_t stack) {
     gpu_lap(s.g, s.work, "embedding", PROFILE_FORWARD, 0);
 }
 
-// Gradients of positions and type from dx, which goes through the embedding's dropout; that of
-// tokens is token_backward()'s. Before, what waited for the last layer of the stack.
+// Computes the gradients of positions and type from dx, after the embedding's dropout;
+// token_backward() computes that of tokens. First runs the pending weight products.
 static inline void embed_backward(const BlockPass *pass, size_t stack) {
     const Side s = side_create(pass, stack);
     Transformer *t = s.t;
@@ -258,7 +258,7 @@ static inline void embed_backward(const BlockPass *pass, size_t stack) {
 }
 
 // ---- attention --------------------------------------------------------------
-// Self- or cross-attention of a layer: what all but the products for q, k and v has in common.
+// A layer's self- or cross-attention, without the products for q, k and v.
 struct AttentionSublayer {
     const AttentionPlan *plan;
     DeviceAttentionCall call;
@@ -318,7 +318,7 @@ static inline double sublayer_flops(const AttentionSublayer *a) {
                            (double)in->keys / (in->causal ? 2 : 1));
 }
 
-// From queries, keys and values to the residual stream after the sublayer, and the next norm.
+// Computes the residual stream after the sublayer and the next norm from queries, keys and values.
 static inline void attention_sublayer_forward(const Side *s, const AttentionSublayer *a) {
     const LinearParameters *projection = &a->plan->projection;
     const DeviceAttentionKernel *kernel = attention_kernel(a->plan);
@@ -340,8 +340,8 @@ static inline void attention_sublayer_forward(const Side *s, const AttentionSubl
     measure_stream(s, a->layer, a->places[1], a->after.out);
 }
 
-// From dprojected, the gradient to the projection's output, or dx where there is none, to the
-// gradients to queries, keys and values.
+// Computes the gradients to queries, keys and values from dprojected, the gradient to the
+// projection's output, or from dx if there is no projection.
 static inline void attention_sublayer_backward(const Side *s, const AttentionSublayer *a,
                                                Matrix dprojected,
                                                const DeviceAttentionGradients *to) {
@@ -361,8 +361,8 @@ static inline void attention_sublayer_backward(const Side *s, const AttentionSub
     gpu_lap(s->g, GPU_TRAIN, "attention", PROFILE_BACKWARD, 2 * sublayer_flops(a));
 }
 
-// The gradient to the bias of keys and values, and of queries where they are made by the same
-// product.
+// Computes the gradient to the bias of keys and values, and of queries if the same product computes
+// them.
 static inline void qkv_bias_backward(Transformer *t, const AttentionPlan *plan,
                                      const LinearParameters *product, Matrix dy, size_t m) {
     const size_t C = t->plan.size.channels, width = product->shape.outputs;
@@ -382,7 +382,7 @@ static inline QueryKeyShape prepared_shape(const Side *s, const AttentionPlan *p
     return query_key_shape(plan, s->channels, s->t->plan.size.heads, s->t->angles);
 }
 
-// Queries, keys and values as attention reads them, where they are not as the product makes them.
+// Computes attention's queries, keys and values, if they differ from the product's output.
 static inline void prepare(const Side *s, size_t l) {
     const Transformer *t = s->t;
     const AttentionPlan *plan = &t->plan.layers[l].attention;
@@ -394,7 +394,7 @@ static inline void prepare(const Side *s, size_t l) {
     gpu_lap(s->g, s->work, "attention", PROFILE_FORWARD, 0);
 }
 
-// From dprepared to the gradient to what the product made.
+// Computes the gradient to the product's output from dprepared.
 static inline void prepare_backward(const Side *s, size_t l) {
     Transformer *t = s->t;
     const AttentionPlan *plan = &t->plan.layers[l].attention;
@@ -410,7 +410,7 @@ static inline TokenShift token_shift(const Side *s) {
     return {plan_shifted(&s->t->plan), s->channels, s->batch->length, s->batch->mask};
 }
 
-// What the product for q, k and v reads.
+// Returns the input of the product for q, k and v.
 static inline Matrix attention_input(const Side *s, size_t l) {
     const Transformer *t = s->t;
     const Matrix norm = qkv_input(t, l);
@@ -428,7 +428,7 @@ static inline Matrix attention_input(const Side *s, size_t l) {
     return input;
 }
 
-// The gradient to the norm before attention, from that to q, k and v.
+// Computes the gradient to the norm before attention from that to q, k and v.
 static inline void attention_input_backward(const Side *s, size_t l) {
     const Transformer *t = s->t;
     const DeviceWeight w = device_weight(t, &t->plan.layers[l].attention.qkv);
@@ -442,7 +442,7 @@ static inline void attention_input_backward(const Side *s, size_t l) {
     token_shift_backward(&s->g->device, t->dnorm, t->sublayer_out, shift, s->rows);
 }
 
-// From the norm of x_in to x_middle, or cross.x, and the next norm.
+// Computes x_middle, or cross.x, and the next norm from the norm of x_in.
 static inline void attention_forward(const BlockPass *pass, size_t l) {
     const Side s = layer_side(pass, l);
     const AttentionSublayer a = self_sublayer(&s, l);
@@ -453,8 +453,8 @@ static inline void attention_forward(const BlockPass *pass, size_t l) {
     attention_sublayer_forward(&s, &a);
 }
 
-// From dx after attention to dx before it, and the gradient to the output of the FFN of the layer
-// below.
+// Computes dx before attention from dx after it, and the gradient to the output of the FFN of the
+// layer below.
 static inline void attention_backward(const BlockPass *pass, size_t l) {
     const Side s = layer_side(pass, l);
     Transformer *t = s.t;
@@ -491,7 +491,7 @@ static inline const char *cross_kind() {
     return "cross query, key, value";
 }
 
-// FLOP of the products of queries, and of keys and values.
+// FLOPs of the products for queries, and for keys and values.
 static inline double cross_flops(const Side *s) {
     const double C = (double)s->channels, B = (double)s->batch->batch;
     return 2 * B * ((double)s->batch->length + 2 * (double)s->batch->source.length) * C * C;
@@ -509,8 +509,8 @@ static inline void cross_attention_forward(const BlockPass *pass, size_t l) {
     attention_sublayer_forward(&s, &a);
 }
 
-// From dx after cross-attention to that before it, the gradient to the projection of
-// self-attention's output, and dresult +=.
+// Computes dx before cross-attention from dx after it, and the gradient to the output of
+// self-attention's projection. Adds to dresult.
 static inline void cross_attention_backward(const BlockPass *pass, size_t l) {
     const Side s = layer_side(pass, l);
     Transformer *t = s.t;
@@ -545,7 +545,7 @@ static inline void encoded_backward(const BlockPass *pass) {
 }
 
 // ---- feed-forward network ---------------------------------------------------
-// From `norm` to the activated hidden layer.
+// Computes the activated hidden layer from `norm`.
 static inline void ffn_up(const Side *s, size_t l) {
     const Transformer *t = s->t;
     GpuModel *g = s->g;
@@ -566,8 +566,8 @@ static inline void ffn_up(const Side *s, size_t l) {
     gpu_lap(g, s->work, "activation", PROFILE_FORWARD, 0);
 }
 
-// From `norm` to the output, which joins the residual stream, and the next norm, of layer l + 1 or
-// the one after the stack.
+// From `norm`, computes the FFN's output, adds it to the residual stream, and computes the next
+// norm, of layer l + 1 or after the stack.
 static inline void ffn_forward(const BlockPass *pass, size_t l) {
     const Side s = layer_side(pass, l);
     const LinearParameters *down = &s.t->plan.layers[l].ffn.down;
@@ -580,7 +580,7 @@ static inline void ffn_forward(const BlockPass *pass, size_t l) {
     measure_stream(&s, l + 1, RESIDUAL_PLACE, after_ffn(s.t, l).out);
 }
 
-// From the gradient to the output to those to the hidden layer and to the input.
+// Computes the gradients to the hidden layer and to the input from that to the output.
 static inline void ffn_input_backward(const Side *s, size_t l) {
     Transformer *t = s->t;
     GpuModel *g = s->g;
@@ -604,8 +604,8 @@ static inline void ffn_input_backward(const Side *s, size_t l) {
     gpu_lap(g, GPU_TRAIN, "ffn up", PROFILE_BACKWARD, product_flops(s, &ffn->up));
 }
 
-// Begins a stack's backward pass: dx and the gradient to the last layer's output, from dnorm, the
-// gradient to the stack's result.
+// Begins a stack's backward pass: computes dx and the gradient to the last layer's output from
+// dnorm, the gradient to the stack's result.
 static inline void stack_backward_begin(const Side *s) {
     Transformer *t = s->t;
     const StackPlan *plan = &t->plan.stacks[s->stack];
@@ -616,7 +616,7 @@ static inline void stack_backward_begin(const Side *s) {
                   norm_tail(s, {}, t->layers[last].gradients.ffn, t->plan.layers[last].ffn_site));
 }
 
-// What the forward pass kept of a layer, again, from x_in.
+// Recomputes a layer's kept activations from x_in.
 static inline void layer_recompute(const BlockPass *pass, const Side *s, size_t l) {
     Transformer *t = s->t;
     const DeviceLayer *a = &t->layers[l];
@@ -627,8 +627,8 @@ static inline void layer_recompute(const BlockPass *pass, const Side *s, size_t 
     ffn_up(s, l);
 }
 
-// From the gradient to the output, and dx, that to the residual stream after it, to dx before it,
-// and the gradient to the output of the sublayer before.
+// From the gradient to the output and dx, the gradient to the residual stream after it, computes dx
+// before it and the gradient to the output of the previous sublayer.
 static inline void ffn_backward(const BlockPass *pass, size_t l) {
     const Side s = layer_side(pass, l);
     Transformer *t = s.t;
@@ -649,7 +649,7 @@ static inline void ffn_backward(const BlockPass *pass, size_t l) {
 }
 
 // ---- prediction -------------------------------------------------------------
-// Of the K rows that are predicted.
+// Operates on the K rows that are predicted.
 
 static inline void predict_forward(const BlockPass *pass) {
     Transformer *t = pass->model;
@@ -670,7 +670,7 @@ static inline void predict_forward(const BlockPass *pass) {
     t->predicted = p->normal;
 }
 
-// From dnorm, the gradient to what is classified, to that to the stack's result, in dnorm.
+// Replaces dnorm, the gradient to the classifier's input, with that to the stack's result.
 static inline void predict_backward(const BlockPass *pass) {
     Transformer *t = pass->model;
     GpuModel *g = &t->base;
@@ -679,7 +679,7 @@ static inline void predict_backward(const BlockPass *pass) {
     const DeviceBatch *batch = pass->batch;
     const size_t K = batch->chosen, C = t->plan.size.channels;
     const DeviceWeight transform = device_weight(t, &plan->transform);
-    float *dx = t->stacks[t->plan.stack_count - 1].dx; // free yet, as that to the last layer
+    float *dx = t->stacks[t->plan.stack_count - 1].dx; // not yet used for the last layer
     const Matrix dchosen = float_matrix(dx, C),
                  dhidden = t->layers[t->plan.size.layers - 1].gradients.ffn;
     const LayerNormGradients to = {dx, transformer_gradients(t, plan->norm.gain),
@@ -697,7 +697,7 @@ static inline void predict_backward(const BlockPass *pass) {
     gpu_lap(g, GPU_TRAIN, "prediction", PROFILE_BACKWARD, 4 * (double)K * (double)(C * C));
 }
 
-// C++17 has no designated initialisers: in the order of the struct.
+// C++17 has no designated initialisers, so this is in the order of the struct.
 static const Blocks gpu_blocks = {
     embed_forward,           embed_backward,           attention_forward, attention_backward,
     cross_attention_forward, cross_attention_backward, ffn_forward,       ffn_backward,

@@ -1,4 +1,4 @@
-// Sums of gradients without NCCL: through the host's memory, after the backward pass.
+// Sums of gradients without NCCL: through host memory, after the backward pass.
 #include "device_ranks.cuh"
 #include <stdlib.h>
 

@@ -1,4 +1,4 @@
-// Rows of a matrix that are chosen, such as those that predict something.
+// Selected rows of a matrix, such as those with a prediction.
 #ifndef CUDA_CHOSEN_ROWS_CUH
 #define CUDA_CHOSEN_ROWS_CUH
 
@@ -24,7 +24,7 @@ static __global__ void __launch_bounds__(256)
     if (row >= 0) to[(size_t)row * channels + i % channels] = from[i];
 }
 
-// to (K, C) = rows (K) of from (M, C), 0 where a row is -1. Both of one type.
+// to (K, C) = rows (K) of from (M, C), 0 where a row is -1. Both have the same type.
 static inline void rows_gather(const Device *d, Matrix to, Matrix from, const int32_t *rows,
                                size_t k) {
     const size_t C = to.columns;
@@ -33,7 +33,7 @@ static inline void rows_gather(const Device *d, Matrix to, Matrix from, const in
                            (T *)to.data, (const T *)from.data, rows, C, k * C));
 }
 
-// Those rows of to (M, C) = from (K, C), all others 0.
+// Sets those rows of to (M, C) to from (K, C) and all others to 0.
 static inline void rows_scatter(const Device *d, float *to, const float *from, const int32_t *rows,
                                 size_t k, size_t m, size_t channels) {
     CUDA_CHECK(cudaMemsetAsync(to, 0, m * channels * sizeof(float), d->stream));

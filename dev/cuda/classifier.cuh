@@ -1,21 +1,21 @@
 // The output layer and its loss on the GPU: logits = h E^T + bias, cross entropy, and all
-// gradients, a chunk of rows at a time, so that B*T*V numbers are never held. With the logits l_ij
-// of row i and token j, target t and the row's largest logit m_i,
+// gradients. It processes a chunk of rows at a time, so that the B*T*V logits are never stored.
+// With the logits l_ij of row i and token j, target t and the row's largest logit m_i,
 //
 //     e_ij = exp(l_ij - m_i),  Z_i = sum_j e_ij,  loss_i = log Z_i + m_i - l_it
-//     dl_ij = scale e_ij / Z_i,  dl_it = -scale (sum over j != t of e_ij) / Z_i,  dh = dl E,  dE +=
-//     dl^T h
+//     dl_ij = scale e_ij / Z_i,  dl_it = -scale (sum over j != t of e_ij) / Z_i
+//     dh = dl E,  dE += dl^T h
 //
-// The product writes a chunk's logits, a kernel with one row per block puts gradients in their
-// place, and two more products read these; a bias takes the sums of their columns. A row stays in
-// shared memory between its sums and its gradients where two rows fit. The target's own gradient is
-// made of the other tokens' sum, so that it keeps its digits where the target is nearly certain.
+// One product writes a chunk's logits, a kernel with one row per block replaces them with their
+// gradients, and two more products read these; a bias gets the sums of their columns. A row stays
+// in shared memory between its sums and its gradients if two rows fit. The target's gradient is
+// computed from the other tokens' sum, so that it keeps its digits when nearly certain.
 //
-// Label smoothing by s adds scale s to dl_it and takes scale s / V from all dl_ij; its loss is s
-// (l_it - mean_j l_ij) more. Only training smooths.
+// Label smoothing by s adds scale s to dl_it and subtracts scale s / V from all dl_ij. It adds s
+// (l_it - mean_j l_ij) to the loss. Only training smooths.
 //
-// While training in bf16 the logits are bf16; for the loss alone, and for the logits themselves,
-// they are float32.
+// When training in bf16 the logits are bf16. For evaluation and for returned logits they are
+// float32.
 #ifndef CUDA_CLASSIFIER_CUH
 #define CUDA_CLASSIFIER_CUH
 
@@ -26,37 +26,37 @@
 #include "sizes.h"
 
 static constexpr int CLASSIFIER_THREADS = 512, SUM_THREADS = 1024;
-static constexpr int LOGITS = 8;           // that a thread takes at a time
-static constexpr unsigned BIAS_PARTS = 16; // of a chunk's rows, for sums of columns
+static constexpr int LOGITS = 8;           // logits per thread and iteration
+static constexpr unsigned BIAS_PARTS = 16; // parts of a chunk's rows, for sums of columns
 static constexpr size_t STRIDE_STEP = 64;  // rows of logits start at multiples of this
-static constexpr size_t FAST_STEP = 8;     // of a vocabulary whose products are fast
+static constexpr size_t FAST_STEP = 8;     // products are fast for multiples of this
 static constexpr size_t CHUNK_STEP = 128;  // chunks are multiples of this: a tile of the products
-// Rows of bf16. Chunks that stay in the L2 cache were slower on an H100 and an H200: their products
+// Rows of bf16. Chunks that fit in the L2 cache were slower on an H100 and an H200: their products
 // are too small, and each chunk reads and writes all of dE.
 static constexpr size_t CHUNK = 4096;
 static constexpr float LOWEST_LOGIT = -1e30f;
 
-// What a pass gives, on the device: the sum over targets of -log p, smoothed, and without
-// smoothing; and, without gradients, how many targets were the most probable token.
+// The results of a pass, on the device: the sum over targets of -log p, with and without smoothing,
+// and, if no gradients are computed, the number of targets that were the most probable token.
 struct ClassifierResult {
     double loss, unsmoothed, correct;
 };
 
 struct Classifier {
-    size_t vocabulary, channels, stride; // V, C, logits from one row to the next
-    size_t bytes;                        // of a chunk
+    size_t vocabulary, channels, stride; // V, C, row stride of logits
+    size_t bytes;                        // size of a chunk
     void *logits; // (rows of a chunk, stride) bf16 or float, then their gradients
     float smoothing;
     float *losses, *unsmoothed,
-        *correct;           // (M), the last 1 where the target is the most probable token
+        *correct;           // (M), the last is 1 if the target is the most probable token
     float *bias_sums;       // (BIAS_PARTS, V)
-    bool fused;             // training leaves no logits in memory
-    float *log2_sums, *own; // (M) then: see struct Pass of fused_classifier.cuh
+    bool fused;             // training stores no logits in memory
+    float *log2_sums, *own; // (M) if fused: see struct Pass of fused_classifier.cuh
     float *weight_sums;     // (BIAS_PARTS, C)
 };
 
-// For weights (V, C) and at most `rows` rows. smoothing: 0 none. fused: as classifier_fuses()
-// allows.
+// For weights (V, C) and at most `rows` rows. smoothing: 0 for none. fused: requires
+// classifier_fuses().
 static inline void classifier_carve(Classifier *c, DeviceArena *arena, size_t vocabulary,
                                     size_t channels, size_t rows, double smoothing, bool fused) {
     *c = Classifier();
@@ -79,27 +79,27 @@ static inline void classifier_carve(Classifier *c, DeviceArena *arena, size_t vo
     c->weight_sums = arena_array<float>(arena, BIAS_PARTS * channels, "a chunk of logits");
 }
 
-// Whether training can do without logits in memory.
+// Returns whether training can work without logits in memory.
 static inline bool classifier_fuses(const Device *d, size_t channels, bool in_bf16) {
     return HAVE_WARP_GROUPS && d->capability == 90 && channels % 8 == 0 &&
            channels <= fused::LARGEST && in_bf16;
 }
 
-// Rows of a chunk, such that all chunks of m rows are about equally long. size: of a logit, bytes.
+// Rows per chunk, so that all chunks of m rows are about equally long. size: bytes per logit.
 static inline size_t classifier_chunk(const Classifier *c, size_t size, size_t m) {
     const size_t most = c->bytes / (c->stride * size) / CHUNK_STEP * CHUNK_STEP,
                  chunks = (m + most - 1) / most;
     return round_up((m + chunks - 1) / chunks, CHUNK_STEP);
 }
 
-// Threads for a row: no more warps than it gives work to.
+// Threads per row: no more warps than have work.
 static inline unsigned classifier_threads(const Classifier *c) {
     const size_t threads = round_up(c->vocabulary, LOGITS * WARP) / LOGITS;
     return (unsigned)(threads < CLASSIFIER_THREADS ? threads : CLASSIFIER_THREADS);
 }
 
 // ---- loss and gradient of the logits ----------------------------------------
-// The sum of eight logits, without those that are not there.
+// The sum of eight logits, ignoring masked ones (-infinity).
 static __device__ __forceinline__ float logits_sum(const float *x) {
     float sum = 0;
 #pragma unroll
@@ -107,7 +107,7 @@ static __device__ __forceinline__ float logits_sum(const float *x) {
     return sum;
 }
 
-// Takes eight more terms in.
+// Adds eight more terms.
 static __device__ __forceinline__ RowSum row_sum_add(RowSum s, const float *x) {
     float largest = s.largest;
 #pragma unroll
@@ -123,7 +123,7 @@ static __device__ __forceinline__ RowSum row_sum_warp(RowSum s) {
     return {largest, warp_sum(s.sum * exponential(s.largest, largest))};
 }
 
-// Merges what all threads have, in a fixed order; the result is every thread's.
+// Merges the sums of all threads in a fixed order; every thread gets the result.
 static __device__ __forceinline__ RowSum row_sum_block(RowSum s) {
     __shared__ RowSum warps[CLASSIFIER_THREADS / WARP]; // at most
     const unsigned lane = lane_index(), count = blockDim.x / WARP;
@@ -139,7 +139,7 @@ static __device__ __forceinline__ RowSum row_sum_block(RowSum s) {
     return warps[0];
 }
 
-// Logits at .. at+7 of a row; V and more, and the target's: -infinity, as if they were not there.
+// Loads logits at .. at+7 of a row. Excludes the target's and those from V on, as -infinity.
 template <typename T>
 static __device__ __forceinline__ void load_logits(float *x, const T *row, uint32_t at,
                                                    uint32_t vocabulary, uint32_t target) {
@@ -151,7 +151,7 @@ static __device__ __forceinline__ void load_logits(float *x, const T *row, uint3
         if (target == at + k || at + k >= vocabulary) x[k] = -INFINITY;
 }
 
-// Gradients in the place of logits at .. at+7, of which x holds others than the target's.
+// Stores gradients in place of the logits at .. at+7. x holds the logits except the target's.
 template <typename T>
 static __device__ __forceinline__ void store_gradients(float *x, T *row, uint32_t at,
                                                        uint32_t target, const RowGradient &g) {
@@ -161,10 +161,10 @@ static __device__ __forceinline__ void store_gradients(float *x, T *row, uint32_
     store_numbers<LOGITS>(row + at, x);
 }
 
-// Bytes of shared memory that sums over a row take.
+// Bytes of shared memory for sums over a row.
 static constexpr size_t ROW_SUMS = WARP * sizeof(float);
 
-// The sums over a row, by a block. kept (stride): shared memory that the row goes to, or NULL.
+// Computes the sums over a row in a block. kept (stride): shared memory for the row, or NULL.
 template <typename T>
 static __device__ __forceinline__ RowTotal row_total(const T *row, T *kept, uint32_t target,
                                                      uint32_t vocabulary, bool smooths) {
@@ -183,9 +183,9 @@ static __device__ __forceinline__ RowTotal row_total(const T *row, T *kept, uint
     return total;
 }
 
-// One row per block: losses; and without `step` whether the target is the most probable token, with
-// it the gradients, times its scale, in the place of the logits (rows, stride), which wait in
-// shared memory if `keeps`. targets (rows), -1: none.
+// One row per block. Computes losses. Without `step`, also whether the target is the most probable
+// token. With `step`, replaces the logits (rows, stride) with the gradients times its scale; the
+// logits are kept in shared memory meanwhile if `keeps`. targets (rows), -1: none.
 template <typename T>
 static __global__ void __launch_bounds__(CLASSIFIER_THREADS)
     cross_entropy_kernel(T *logits, const RowResults to, const int32_t *targets,
@@ -195,7 +195,7 @@ static __global__ void __launch_bounds__(CLASSIFIER_THREADS)
     T *const row = logits + blockIdx.x * stride, *const kept = keeps ? shared_memory<T>() +
                                                                            ROW_SUMS / sizeof(T)
                                                                      : NULL;
-    const uint32_t target = (uint32_t)targets[blockIdx.x]; // of no token where there is none
+    const uint32_t target = (uint32_t)targets[blockIdx.x]; // out of range if there is no target
     const RowTotal total = row_total(row, kept, target, vocabulary, smoothing > 0);
     if (threadIdx.x == 0) {
         store_losses(to, blockIdx.x, total, vocabulary, smoothing);
@@ -210,7 +210,7 @@ static __global__ void __launch_bounds__(CLASSIFIER_THREADS)
     }
 }
 
-// The sums of losses (m), and of correct where it has data, in double, in a fixed order.
+// The sums of losses (m), and of correct if not NULL, in double, in a fixed order.
 static __global__ void __launch_bounds__(SUM_THREADS)
     loss_kernel(ClassifierResult *result, const RowResults of, size_t m) {
     begin_kernel();
@@ -227,17 +227,17 @@ static __global__ void __launch_bounds__(SUM_THREADS)
     if (threadIdx.x == 0) *result = {loss, unsmoothed, correct};
 }
 
-// Of rows from i on. Training leaves no `correct`.
+// The results of rows from i on. Training does not compute `correct`.
 static inline RowResults row_results(const Classifier *c, size_t i, bool training) {
     return {c->losses + i, c->unsmoothed + i, training ? NULL : c->correct + i};
 }
 
-// Starts cross_entropy_kernel() for a chunk; with `step` for gradients.
+// Launches cross_entropy_kernel() for a chunk; with `step` for gradients.
 template <typename T>
 static inline void cross_entropy(const Device *d, const Classifier *c, size_t i,
                                  const int32_t *targets, const StepParameters *step, size_t rows) {
-    // A multiprocessor has 1 KiB more than one block may take, and each block takes 1 KiB for the
-    // system, 1 for `warps`.
+    // A multiprocessor has 1 KiB more than the limit per block. Each block uses 1 KiB for the
+    // system and 1 KiB for `warps`.
     const size_t half = (d->shared_limit + 1024) / 2 - 2048, row = c->stride * sizeof(T);
     const bool keeps = step && ROW_SUMS + row <= half;
     launch_early(d, cross_entropy_kernel<T>, blocks_of(rows, 1), classifier_threads(c),
@@ -247,9 +247,9 @@ static inline void cross_entropy(const Device *d, const Classifier *c, size_t i,
 }
 
 // ---- products ---------------------------------------------------------------
-// product(first, count) for tokens first .. first+count-1, together all of them: in two parts
-// where their number is not a multiple of FAST_STEP, for which the library has slow products alone
-// (GPT-2 124M, V 50,257, on an H200: a step takes 1.5 times as long). The last few are first, then
+// Calls product(first, count) for token ranges first .. first+count-1 that cover all tokens. There
+// are two ranges if V is not a multiple of FAST_STEP, for which the library has only slow products
+// (GPT-2 124M, V 50,257, on an H200: a step takes 1.5x as long): first the last few tokens, then
 // the others, at full speed.
 template <typename Product>
 static inline void for_tokens(const Classifier *c, const Product &product) {
@@ -271,8 +271,7 @@ static inline void classifier_product(Blas *blas, const Classifier *c, Matrix lo
 static inline void classifier_products_backward(Blas *blas, const Classifier *c, Matrix dh,
                                                 float *dweight, Matrix dlogits, Matrix h,
                                                 DeviceWeight weight, size_t rows) {
-    bool add =
-        false; // in the order of for_tokens() dh is rounded once, but for the few tokens' part
+    bool add = false; // in this order dh is rounded once, except the part of the few tokens
     for_tokens(c, [&](size_t first, size_t count) {
         const Matrix part = matrix_part(dlogits, first, 1);
         const DeviceWeight w = weight_rows(weight, first, count);
@@ -309,7 +308,7 @@ static inline void classifier_forward(const Device *d, Blas *blas, const Classif
     launch_early(d, loss_kernel, 1, SUM_THREADS, 0, result, row_results(c, 0, false), m);
 }
 
-// classifier_train() without logits.
+// classifier_train() without logits in memory.
 static inline void classifier_train_fused(const Device *d, const Classifier *c,
                                           const ClassifierInput &in, const StepParameters *step,
                                           const ClassifierGradients &to) {
@@ -337,7 +336,7 @@ static inline void classifier_train_fused(const Device *d, const Classifier *c,
     fused::train(d, p, (const bf16 *)in.h.data);
 }
 
-// The same as classifier_forward(), and its gradients times the step's scale.
+// Like classifier_forward(), and also computes the gradients times the step's scale.
 static inline void classifier_train(const Device *d, Blas *blas, PartialSums *sums,
                                     const Classifier *c, const ClassifierInput &in,
                                     const StepParameters *step, const ClassifierGradients &to,
@@ -360,7 +359,7 @@ static inline void classifier_train(const Device *d, Blas *blas, PartialSums *su
     launch_early(d, loss_kernel, 1, SUM_THREADS, 0, result, row_results(c, 0, true), m);
 }
 
-// logits (M, V) on the host.
+// Computes logits (M, V) on the host.
 static inline void classifier_logits(const Device *d, Blas *blas, const Classifier *c, Matrix h,
                                      DeviceWeight weight, size_t m, float *logits) {
     const size_t chunk = classifier_chunk(c, sizeof(float), m),

@@ -1,5 +1,5 @@
-// A row of logits: its sum of exponentials, its loss, and what its gradients are made of. The
-// notation is that of classifier.cuh.
+// A row of logits: its sum of exponentials, its loss, and the terms of its gradients. The notation
+// is that of classifier.cuh.
 #ifndef CUDA_CLASSIFIER_ROWS_CUH
 #define CUDA_CLASSIFIER_ROWS_CUH
 
@@ -7,7 +7,7 @@
 
 static constexpr float LOG2_E = 1.44269504f, LN_2 = 0.69314718f;
 
-// Some of a row's terms: the largest of their logits, and the sum of exp(logit - largest).
+// A partial sum of a row: the largest of its logits, and the sum of exp(logit - largest).
 struct RowSum {
     float largest, sum;
 };
@@ -16,26 +16,26 @@ static __device__ __forceinline__ float exponential(float x, float shift) {
     return exp2_fast((x - shift) * LOG2_E);
 }
 
-// What the gradients of a row of logits are made of: its largest logit m, the factor of exp(l - m),
-// what smoothing takes from each, and the target's own gradient.
+// The terms of a row's gradients: its largest logit m, the factor of exp(l - m), the amount that
+// smoothing subtracts from each, and the target's own gradient.
 struct RowGradient {
     float largest, factor, spread, target;
 };
 
-// Where the rows of a chunk begin in the arrays of (M).
+// The first row of a chunk in the arrays of (M).
 struct RowResults {
     float *losses, *unsmoothed, *correct;
 };
 
-// What all sums over a row come to: of the others' logits, of all logits (where it is smoothed),
-// and the target's logit, where there is a target.
+// The sums over a row: of the other tokens' exponentials, of all logits (if smoothed), and the
+// target's logit, if there is a target.
 struct RowTotal {
     RowSum others;
     float all, target;
     bool counts;
 };
 
-// Losses and those without smoothing, 0 where there is no target.
+// Stores the losses with and without smoothing, 0 if there is no target.
 static __device__ __forceinline__ void store_losses(const RowResults &to, size_t i,
                                                     const RowTotal &row, uint32_t vocabulary,
                                                     float smoothing) {

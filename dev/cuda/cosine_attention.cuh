@@ -1,17 +1,17 @@
-// Multi-head cosine attention ("Cottention", Mongaras et al. 2024) in its linear form; what it
-// computes: dev/cpu/cosine_attention.h. With q' = q/|q|, k' = k/|k| (0 where hidden) and g = dy /
+// Multi-head cosine attention ("Cottention", Mongaras et al. 2024) in its linear form, as defined
+// in dev/cpu/cosine_attention.h. With q' = q/|q|, k' = k/|k| (0 where hidden) and g = dy /
 // n^sigmoid(m):
 //
 //   y_i   = n_i^-sigmoid(m) sum_{j<=i} (q'_i . k'_j) v_j
-//   dq'_i = sum_{j<=i} (g_i . v_j) k'_j,  dk'_j = sum_{i>=j} (v_j . g_i) q'_i,  dv_j = sum_{i>=j}
-//   (k'_j . q'_i) g_i
+//   dq'_i = sum_{j<=i} (g_i . v_j) k'_j,  dk'_j = sum_{i>=j} (v_j . g_i) q'_i
+//   dv_j  = sum_{i>=j} (k'_j . q'_i) g_i
 //
-// Each is out = masked(A B^T) C within a chunk of rows, plus A times a state (D, D) that sums up
-// the chunks on one side: sum of k' v^T before, sum of q' g^T after. Three kernels, each parallel
-// over chunks but for the second, which goes over the chunks for each element of the states: the
-// chunks' own states, their sums, and out. Where attention is not causal there is one state, of all
-// chunks, and out = A times it. With a window there is none: out is the sum of masked products with
-// all chunks that hold a row of it.
+// Each is out = masked(A B^T) C within a chunk of rows, plus A times a state (D, D), the sum over
+// all chunks on one side: of k' v^T before, of q' g^T after. There are three kernels: the chunks'
+// own states, their prefix or suffix sums, and out. The second loops over the chunks for each
+// element of the states; the others are parallel over chunks. If attention is not causal, there is
+// one state, of all chunks, and out = A times it. With a window there is no state: out is the sum
+// of masked products with all chunks that contain a row of the window.
 #ifndef CUDA_COSINE_ATTENTION_CUH
 #define CUDA_COSINE_ATTENTION_CUH
 
@@ -21,42 +21,41 @@
 namespace cosine {
 
 // Tiles of a head of up to SIZE channels: 16 rows of a chunk per warp. Two tiles fit in the 163 KB
-// that sm_80 has.
+// of sm_80.
 template <typename T, int SIZE> struct Shapes {
     static constexpr int PARTS = PartsOf<T>::PARTS;
     static constexpr int CHUNK = PARTS == 3 && SIZE == 256 ? 32 : 64;
     static constexpr int WARPS = CHUNK / 16;
-    static constexpr int BLOCK = CHUNK < SIZE ? CHUNK : SIZE; // rows of a state at a time
-    static constexpr int COLUMNS = SIZE < 128 ? SIZE : 128;   // of a state at a time
+    static constexpr int BLOCK = CHUNK < SIZE ? CHUNK : SIZE; // rows of a state per step
+    static constexpr int COLUMNS = SIZE < 128 ? SIZE : 128;   // columns of a state per step
     using Tile = TileShape<CHUNK, SIZE, PARTS>;
     using State = TileShape<BLOCK, SIZE, PARTS>;
 };
 
 typedef enum { QUERY, KEY, VALUE, GRADIENT } Operand; // q', k', v, g
 
-// The outputs, in the order of blockIdx.y of the backward pass; the forward pass has one kind.
+// The outputs, in the order of blockIdx.y of the backward pass; the forward pass has only one.
 typedef enum { OUT_Y, OUT_DQUERY, OUT_DKEY, OUT_DVALUE } Output;
 
-// What all blocks of threads of a pass share. Arrays of one pass only are NULL in the other.
+// Common to all thread blocks of a pass. Arrays that only one pass uses are NULL in the other.
 template <typename T> struct CosinePass {
-    int64_t length, window;  // T; keys that a query sees at most, T: no window
+    int64_t length, window;  // T; maximum number of keys per query, T: no window
     int heads, size, chunks; // H, D
     size_t channels;         // C
     bool causal, backward;
     const T *rows[3],
-        *dy; // queries, keys, values (B, T): the first of the C numbers of a token; (B, T, C)
-    T *y, *gradients[3];                    // (B, T, C); as `rows`
+        *dy;             // queries, keys, values (B, T): first of a token's C elements; (B, T, C)
+    T *y, *gradients[3]; // (B, T, C); like `rows`
     size_t strides[3], gradient_strides[3]; // from one token to the next
     const float *exponent;                  // (H) m; NULL: the power is fixed
-    float power;                            // then
+    float power;                            // the fixed power
     const uint8_t *mask;                    // (B, T) or NULL
-    float *logarithms;                      // (B, T) log n, where there is a mask
-    float *states; // (1 or 2, B, H, chunks, D, D) of k' v^T, and of q' g^T; the sum of all is chunk
-                   // 0's
+    float *logarithms;                      // (B, T) log n, if there is a mask
+    float *states; // (1 or 2, B, H, chunks, D, D) of k' v^T, and of q' g^T; sum of all in chunk 0
     float *dpower; // (H, B * chunks) gradients to sigmoid(m)
 };
 
-// The head and chunk of a block of threads.
+// The head and chunk of a thread block.
 struct CosinePlace {
     size_t b, h, unit; // unit = b H + h
     int chunk;
@@ -70,7 +69,7 @@ static __device__ __forceinline__ CosinePlace place_of_block(const CosinePass<T>
             (int64_t)chunk * rows};
 }
 
-// One of three that is known at run time, without an array that would lie in local memory.
+// Selects one of three at run time, without an array in local memory.
 template <typename X> static __device__ __forceinline__ X part_of(const X parts[3], int which) {
     return which == QUERY ? parts[QUERY] : which == KEY ? parts[KEY] : parts[VALUE];
 }
@@ -81,14 +80,14 @@ static __device__ __forceinline__ size_t row_place(const CosinePass<T> &p, const
     return (at.b * (size_t)p.length + (size_t)row) * stride + at.h * (size_t)p.size;
 }
 
-// A row of queries, keys or values.
+// Address of a row of queries, keys or values.
 template <typename T>
 static __device__ __forceinline__ const T *part_row(const CosinePass<T> &p, const CosinePlace &at,
                                                     int64_t row, int which) {
     return part_of(p.rows, which) + row_place(p, at, row, part_of(p.strides, which));
 }
 
-// Of a chunk, or of all.
+// Address of the state of a chunk, or of all chunks.
 template <typename T>
 static __device__ __forceinline__ float *state_of(const CosinePass<T> &p, const CosinePlace &at,
                                                   int chunk, size_t which) {
@@ -101,7 +100,7 @@ static __device__ __forceinline__ float sigmoid(float x) {
     return 1 / (1 + expf(-x));
 }
 
-// log n of a row: how many keys it sees.
+// log n of a row, where n is the number of keys it sees.
 template <typename T>
 static __device__ __forceinline__ float log_seen(const CosinePass<T> &p, const CosinePlace &at,
                                                  int64_t row) {
@@ -115,23 +114,23 @@ static __device__ __forceinline__ bool hidden(const CosinePass<T> &p, const Cosi
     return p.mask && !p.mask[at.b * (size_t)p.length + (size_t)row];
 }
 
-// What n is raised to.
+// The exponent of n.
 template <typename T>
 static __device__ __forceinline__ float power_of(const CosinePass<T> &p, const CosinePlace &at) {
     return p.exponent ? sigmoid(p.exponent[at.h]) : p.power;
 }
 
-// 1 / |x| from |x|^2. A vector shorter than 1e-12 has no direction.
+// 1 / |x| from |x|^2, or 0 for a vector shorter than 1e-12.
 static __device__ __forceinline__ float inverse_length(float square) {
     return square < 1e-24f ? 0 : 1 / sqrtf(square);
 }
 
 // ---- operands ---------------------------------------------------------------
-// A chunk's rows of an operand, one row per warp at a time; zeros beyond the sequence.
+// Loads a chunk's rows of an operand, one row per warp at a time; zeros beyond the sequence.
 template <typename Shape, typename T>
 static __device__ __forceinline__ void load_operand(bf16 *tile, const CosinePass<T> &p,
                                                     const CosinePlace &at, Operand operand) {
-    constexpr int PAIRS = Shape::SIZE / 2 < WARP ? 1 : Shape::SIZE / 2 / WARP; // of a lane
+    constexpr int PAIRS = Shape::SIZE / 2 < WARP ? 1 : Shape::SIZE / 2 / WARP; // per lane
     const int lane = (int)lane_index(), warps = (int)blockDim.x / WARP;
     for (int r = (int)threadIdx.x / WARP; r < Shape::ROWS; r += warps) {
         const int64_t row = at.row + r;
@@ -160,8 +159,8 @@ static __device__ __forceinline__ void load_operand(bf16 *tile, const CosinePass
 }
 
 // ---- how many keys each row sees --------------------------------------------
-// logarithms (B, T) from the mask; a block of threads a sequence. A row that sees nothing has 0
-// above the line.
+// logarithms (B, T) from the mask; one thread block per sequence. n is at least 1, for rows that
+// see no key.
 static __global__ void __launch_bounds__(1024)
     count_kernel(float *logarithms, const uint8_t *mask, int64_t length, int64_t window,
                  bool causal) {
@@ -170,7 +169,7 @@ static __global__ void __launch_bounds__(1024)
     const int threads = (int)blockDim.x, thread = (int)threadIdx.x;
     const int64_t each = (length + threads - 1) / threads, first = min(length, thread * each),
                   last = min(length, first + each),
-                  start = max(first - window, (int64_t)0); // of the rows that row first - 1 sees
+                  start = max(first - window, (int64_t)0); // first row that row first - 1 sees
     mask += blockIdx.x * (size_t)length;
     logarithms += blockIdx.x * (size_t)length;
     int seen = 0;
@@ -188,7 +187,7 @@ static __global__ void __launch_bounds__(1024)
 }
 
 // ---- states -----------------------------------------------------------------
-// A chunk's own states: left^T right of its rows. blockIdx.y 0: k' v^T, 1: q' g^T.
+// Computes a chunk's own states: left^T right of its rows. blockIdx.y 0: k' v^T, 1: q' g^T.
 template <typename T, int SIZE>
 static __global__ void __launch_bounds__(WARP *Shapes<T, SIZE>::WARPS)
     state_kernel(const CosinePass<T> p) {
@@ -227,9 +226,9 @@ static __global__ void __launch_bounds__(WARP *Shapes<T, SIZE>::WARPS)
     }
 }
 
-// Each chunk's state becomes the sum of those before it, or, of states 1, after it; where
-// attention is not causal chunk 0's becomes the sum of all. A thread goes over the chunks for one
-// element, a batch of loads at a time.
+// Each chunk's state becomes the sum of those before it, or, with blockIdx.y 1, after it. If
+// attention is not causal, chunk 0's becomes the sum of all. A thread loops over the chunks for one
+// element, loading a batch at a time.
 static __global__ void __launch_bounds__(256)
     scan_kernel(float *states, size_t elements, int chunks, size_t units, bool causal) {
     begin_kernel();
@@ -258,7 +257,7 @@ static __global__ void __launch_bounds__(256)
 }
 
 // ---- outputs ----------------------------------------------------------------
-// out += A state, or A state^T; `tile` is memory for a block of the state's rows.
+// out += A state, or A state^T; `tile` is shared memory for a block of the state's rows.
 template <typename S, int SIZE>
 static __device__ __forceinline__ void product_state(Sums<1, SIZE> &out, const bf16 *a, int row,
                                                      bf16 *tile, const float *state, int size,
@@ -292,8 +291,8 @@ static __device__ __forceinline__ void product_state(Sums<1, SIZE> &out, const b
     }
 }
 
-// A row's output is the gradient to x / |x|; it becomes that to x (one half of the lane's sums).
-// Returns its part along the row.
+// Converts a row's output from the gradient to x / |x| to the gradient to x (one half of the lane's
+// sums). Returns its component along the row.
 template <typename T, int SIZE>
 static __device__ __forceinline__ float
 differentiate_normalise(const CosinePass<T> &p, Sums<1, SIZE> &out, int half, const T *x,
@@ -309,7 +308,7 @@ differentiate_normalise(const CosinePass<T> &p, Sums<1, SIZE> &out, int half, co
     const float length = inverse_length(quad_sum(square)), scale = visible ? length : 0;
     along = quad_sum(along) * scale;
 #pragma unroll
-    for (int n = 0; n < SIZE / 8; n++) { // read again: there are no registers to keep all of it
+    for (int n = 0; n < SIZE / 8; n++) { // reads again: registers cannot hold it all
         const float2 pair = present ? load_pair(x, 8 * n + first, p.size) : make_float2(0, 0);
         out.at[0][n][2 * half] = (out.at[0][n][2 * half] - along * pair.x * scale) * scale;
         out.at[0][n][2 * half + 1] = (out.at[0][n][2 * half + 1] - along * pair.y * scale) * scale;
@@ -317,8 +316,8 @@ differentiate_normalise(const CosinePass<T> &p, Sums<1, SIZE> &out, int half, co
     return along;
 }
 
-// What becomes of a lane's rows of the output. row: of element [0][0][0]. Returns the lane's part
-// of the gradient to sigmoid(m): dy_i . y_i = q'_i . dq'_i, times -log n.
+// Stores a lane's rows of the output. row: of element [0][0][0]. Returns the lane's part of the
+// gradient to sigmoid(m): dy_i . y_i = q'_i . dq'_i, times -log n.
 template <typename T, int SIZE>
 static __device__ __forceinline__ float store_output(const CosinePass<T> &p, const CosinePlace &at,
                                                      Output output, Sums<1, SIZE> &out,
@@ -351,15 +350,15 @@ static __device__ __forceinline__ float store_output(const CosinePass<T> &p, con
     return dpower;
 }
 
-// The operands of an output: masked(left right^T) third. `before`: a row of the left one with the
-// rows of the others up to it, else from it on.
+// The operands of an output: masked(left right^T) third. `before`: a row of `left` is combined with
+// the other rows up to it, else with those from it on.
 struct ChunkOperands {
     Operand left, right, third;
     bool before;
 };
 
-// out += masked(A B^T) C, A loaded from chunk `at`, B and C of chunk `seen`. `other` is memory for
-// B, then C, and free after the next barrier.
+// out += masked(A B^T) C, with A from chunk `at`, B and C from chunk `seen`. `other` is shared
+// memory for B, then C; it is free after the next barrier.
 template <typename T, int SIZE, bool WINDOWED>
 static __device__ __forceinline__ void product_chunk(Sums<1, SIZE> &out, const CosinePass<T> &p,
                                                      const CosinePlace &at, const CosinePlace &seen,
@@ -401,8 +400,8 @@ static __device__ __forceinline__ ChunkOperands operands_of(Output output) {
     }
 }
 
-// One output of a chunk: masked(A B^T) C + A state; or A state of all; or, with a window, the
-// masked products alone, in a kernel of its own, as it takes more registers.
+// One output of a chunk: masked(A B^T) C + A state, or A times the state of all chunks. With a
+// window, only the masked products, in a separate kernel, as it needs more registers.
 template <typename T, int SIZE, bool WINDOWED>
 static __global__ void __launch_bounds__(WARP *Shapes<T, SIZE>::WARPS)
     output_kernel(const CosinePass<T> p) {
@@ -450,7 +449,7 @@ static __global__ void __launch_bounds__(WARP *Shapes<T, SIZE>::WARPS)
     p.dpower[at.h * parts + at.b * (size_t)p.chunks + (size_t)at.chunk] = sum;
 }
 
-// dexponent (H) += the sums of all chunks; one block of threads per head.
+// dexponent (H) += the sums of all chunks; one thread block per head.
 static __global__ void __launch_bounds__(256)
     exponent_kernel(float *dexponent, const float *exponent, const float *dpower, size_t parts) {
     begin_kernel();
@@ -462,7 +461,7 @@ static __global__ void __launch_bounds__(256)
 }
 
 // ---- launches ---------------------------------------------------------------
-// Places the pass's working memory. Returns the floats it takes.
+// Sets the pointers to the pass's working memory. Returns its size in floats.
 template <typename T>
 static size_t pass_workspace(CosinePass<T> *p, float *memory, size_t batch, size_t chunks) {
     const size_t D = (size_t)p->size, units = batch * (size_t)p->heads,
@@ -556,7 +555,7 @@ static void backward(const Device *device, const DeviceAttentionGradients *gradi
 } // namespace cosine
 
 // ---- what a model calls -----------------------------------------------------
-// Floats of working memory of both passes, for batches up to (batch, length).
+// Floats of working memory for both passes, for batches up to (batch, length).
 static inline size_t cosine_attention_workspace(size_t batch, size_t length, size_t channels,
                                                 size_t heads) {
     cosine::CosinePass<float> p = {};
@@ -568,8 +567,8 @@ static inline size_t cosine_attention_workspace(size_t batch, size_t length, siz
     return cosine::pass_workspace(&p, NULL, batch, (length + chunk - 1) / chunk);
 }
 
-// y (B, T, C), of the type of queries, keys and values: all bf16, or all float32 and computed as
-// such. exponent (H): m, or NULL: the power is `power`. Weights are not dropped.
+// y (B, T, C), of the type of queries, keys and values: all bf16, or all float32, computed in
+// float32. exponent (H): m, or NULL to use `power`. Weights are not dropped.
 static inline void cosine_attention_forward(const Device *device, Matrix y, const float *exponent,
                                             double power, const DeviceAttentionInput *in,
                                             float *workspace) {
@@ -577,8 +576,8 @@ static inline void cosine_attention_forward(const Device *device, Matrix y, cons
                                                               workspace);
 }
 
-// The gradients to queries, keys and values are set, dexponent (H) += where there is an exponent.
-// dy (B, T, C). All of one type.
+// Sets the gradients to queries, keys and values; dexponent (H) += its gradient if there is an
+// exponent. dy (B, T, C). All have the same type.
 static inline void cosine_attention_backward(const Device *device,
                                              const DeviceAttentionGradients *gradients,
                                              float *dexponent, Matrix dy, const float *exponent,

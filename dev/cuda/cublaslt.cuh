@@ -4,7 +4,7 @@
 
 #include <cublasLt.h>
 
-// What the library chose for a product.
+// The library's choice for a product.
 struct BlasPlan {
     BlasProduct product;
     bool supported;
@@ -13,13 +13,13 @@ struct BlasPlan {
     cublasLtMatmulAlgo_t algorithm;
 };
 
-static constexpr int BLAS_PLANS = 128;         // that are kept
-static constexpr uint32_t BLAS_ALIGNMENT = 16; // bytes: parameters start at multiples of 16 numbers
-static constexpr size_t BLAS_WORKSPACE = (size_t)32 << 20; // what NVIDIA advises for Hopper
+static constexpr int BLAS_PLANS = 128;         // maximum number of cached plans
+static constexpr uint32_t BLAS_ALIGNMENT = 16; // bytes: parameters are aligned to 16 elements
+static constexpr size_t BLAS_WORKSPACE = (size_t)32 << 20; // NVIDIA's recommendation for Hopper
 
 struct Blas {
     const Device *device;
-    bool tf32; // products of float32 run as TF32
+    bool tf32; // float32 products run as TF32
     cublasLtHandle_t library;
     void *workspace; // (BLAS_WORKSPACE)
     BlasPlan plans[BLAS_PLANS];
@@ -64,7 +64,7 @@ static inline const char *blas_library(const Blas *blas) {
     return blas->name;
 }
 
-// Of `count` matrices that begin `step` numbers apart.
+// Layout of `count` matrices that start `step` elements apart.
 static inline cublasLtMatrixLayout_t blas_layout(bool in_bf16, bool transposed, size_t rows,
                                                  size_t columns, size_t ld, size_t count,
                                                  size_t step) {
@@ -87,7 +87,7 @@ static inline void blas_set(cublasLtMatmulDesc_t operation,
     BLAS_CHECK(cublasLtMatmulDescSetAttribute(operation, attribute, &value, sizeof(value)));
 }
 
-// Of the operation; pointers are set with each call.
+// Sets the attributes of the operation; pointers are set on each call.
 static inline void blas_describe(const Blas *blas, BlasPlan *plan) {
     static const cublasLtEpilogue_t epilogues[] = {
         CUBLASLT_EPILOGUE_DEFAULT, CUBLASLT_EPILOGUE_BIAS, CUBLASLT_EPILOGUE_GELU_AUX_BIAS,
@@ -110,7 +110,7 @@ static inline void blas_set_pointers(const BlasPlan *plan, const BlasOperands &o
     if (o.aux) blas_set(plan->operation, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, o.aux);
 }
 
-// The library's own choice, not the fastest of a trial: the same bits in every run.
+// The library's own choice, not the fastest in a benchmark, so that every run gives the same bits.
 static inline void blas_choose(const Blas *blas, BlasPlan *plan) {
     cublasLtMatmulPreference_t preference;
     cublasLtMatmulHeuristicResult_t result;
@@ -129,7 +129,7 @@ static inline void blas_choose(const Blas *blas, BlasPlan *plan) {
         cublasLtMatmulAlgoGetHeuristic(blas->library, plan->operation, plan->a, plan->b, plan->d,
                                        plan->d, preference, 1, &result, &found);
     const bool whole_groups =
-        plan->product.epilogue < BLAS_GELU || plan->product.ldd % 8 == 0; // of aux
+        plan->product.epilogue < BLAS_GELU || plan->product.ldd % 8 == 0; // required for aux
     plan->supported = whole_groups && status == CUBLAS_STATUS_SUCCESS && found > 0 &&
                       result.state == CUBLAS_STATUS_SUCCESS;
     if (plan->supported) plan->algorithm = result.algo;
@@ -144,7 +144,7 @@ static inline bool blas_same(const BlasProduct &p, const BlasProduct &q) {
            p.step_b == q.step_b && p.step_d == q.step_d;
 }
 
-// Room for one more plan, in place of the oldest where there are many: batches come in many
+// Returns a slot for one more plan, evicting the oldest if the cache is full: batches have many
 // lengths.
 static inline BlasPlan *blas_place(Blas *blas) {
     if (blas->plan_count < BLAS_PLANS) return &blas->plans[blas->plan_count++];
@@ -160,8 +160,8 @@ static inline BlasPlan *blas_plan(Blas *blas, const BlasProduct &p, const BlasOp
     BlasPlan *plan = blas_place(blas);
     plan->product = p;
     blas_describe(blas, plan);
-    // The choice depends on how these are aligned, and other operands of this plan may be so less
-    // than the first.
+    // The choice depends on the alignment of these pointers, and later operands of this plan may be
+    // less aligned than the first.
     BlasOperands least = o;
     if (o.bias) least.bias = (const void *)(uintptr_t)BLAS_ALIGNMENT;
     if (o.aux) least.aux = (void *)(uintptr_t)BLAS_ALIGNMENT;
@@ -173,7 +173,7 @@ static inline BlasPlan *blas_plan(Blas *blas, const BlasProduct &p, const BlasOp
     return plan;
 }
 
-// Whether the product can be computed so; if not, nothing is done.
+// Returns whether the product is supported. If not, does nothing.
 static inline bool blas_run(Blas *blas, const BlasProduct &p, const BlasOperands &o) {
     const float one = 1, zero = 0;
     const BlasPlan *plan = blas_plan(blas, p, o);

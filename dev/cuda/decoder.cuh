@@ -1,19 +1,19 @@
 // Decoding on the GPU: one token of each text at a time, through the blocks of a forward pass, with
-// memory of its own and attention that remembers (attention_step.cuh). In float32, so that what is
-// written is what the CPU writes. The second token is captured as a graph, which serves the others.
-// Where a training run leaves too little memory for that, the CPU decodes.
+// separate memory and cached attention state (attention_step.cuh). It uses float32, so that the
+// output is the same as on the CPU. The second token is captured as a graph, which is reused for
+// the rest. If a training run leaves too little GPU memory, the CPU decodes.
 #ifndef CUDA_DECODER_CUH
 #define CUDA_DECODER_CUH
 
 #include "blocks.cuh"
 
-static constexpr size_t DECODER_ROOM = 32; // tokens at first; then twice as many
+static constexpr size_t DECODER_ROOM = 32; // initial capacity in tokens; it doubles
 
 struct DeviceDecoder {
     Transformer t;            // the model's parameters, and memory for a token of each text
     DeviceArena memory;       // of attention, for t.room tokens
-    uint64_t position, count; // of the next token; tokens before it
-    void *host;               // the CPU's decoder, which does it instead; or NULL
+    uint64_t position, count; // of the next token; number of tokens before it
+    void *host;               // the CPU's decoder, if used instead; or NULL
 };
 
 static inline void decoder_memory_carve(DeviceDecoder *d) {
@@ -27,7 +27,7 @@ static inline void decoder_memory_carve(DeviceDecoder *d) {
     }
 }
 
-// Memory for a pass, and for what the last token had.
+// Memory for a pass, and for the previous token's shifted channels.
 static inline void decoder_pass_carve(DeviceDecoder *d) {
     Transformer *t = &d->t;
     const size_t shifted = plan_shifted(&t->plan);
@@ -37,7 +37,7 @@ static inline void decoder_pass_carve(DeviceDecoder *d) {
             &t->base.arena, t->plan.size.layers * gpu_rows(&t->base) * shifted, "activations");
 }
 
-// Memory for `room` tokens of each text, with what there is.
+// Grows the memory to `room` tokens of each text, keeping its contents.
 static inline void decoder_grow(DeviceDecoder *d, size_t room) {
     Transformer *t = &d->t;
     const Device *device = &t->base.device;
@@ -60,10 +60,10 @@ static inline void decoder_grow(DeviceDecoder *d, size_t room) {
     device_synchronize(device);
     arena_free(&old);
     free(from);
-    gpu_forget_graphs(&t->base); // they hold the old places
+    gpu_forget_graphs(&t->base); // they refer to the old addresses
 }
 
-// Whether there is memory for a pass, and for texts as long as the model has positions.
+// Returns whether there is memory for a pass, and for texts as long as the model's positions allow.
 static inline bool decoder_fits(DeviceDecoder *d) {
     Transformer *t = &d->t;
     size_t available = 0, total = 0;

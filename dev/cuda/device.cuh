@@ -1,6 +1,5 @@
-// What all CUDA code uses: errors, the device, its memory, launches, and the instructions that
-// C++ has no name for. Built for the CPU (CUDA_ON_CPU), the same sources run under an emulator
-// (cuda_on_cpu.h).
+// Used by all CUDA code: errors, the device, its memory, launches, and instructions without a C++
+// equivalent. Built for the CPU (CUDA_ON_CPU), the same sources run in an emulator (cuda_on_cpu.h).
 #ifndef CUDA_DEVICE_CUH
 #define CUDA_DEVICE_CUH
 
@@ -30,7 +29,7 @@ static inline void cuda_check(cudaError_t error, const char *call, const char *f
              file, line, call);
 }
 
-// Ends the program where a call of CUDA fails.
+// Exits with an error if a CUDA call fails.
 #define CUDA_CHECK(call) cuda_check(call, #call, __FILE__, __LINE__)
 
 // ---- the device -------------------------------------------------------------
@@ -39,14 +38,14 @@ struct Device {
     cudaStream_t stream;             // all work, in order
     int sms;                         // streaming multiprocessors
     int capability;                  // 80, 90, 100
-    bool overlaps;                   // kernels may start before what they wait for has ended
-    size_t l2, memory, shared_limit; // bytes; the last of dynamic shared memory per block
+    bool overlaps;                   // kernels may start before the kernel they wait for has ended
+    size_t l2, memory, shared_limit; // bytes; the last: dynamic shared memory per block
     char name[256];
 };
 
 static __global__ void device_probe_kernel() {}
 
-// How many GPUs there are; if none, why (size bytes). Touches none of them.
+// Returns the number of GPUs; if 0, writes the reason to why (size bytes). Initializes no GPU.
 static inline int device_count(char *why, size_t size) {
     int count = 0, driver = 0;
     const cudaError_t found = cudaGetDeviceCount(&count);
@@ -69,8 +68,8 @@ static inline int device_count(char *why, size_t size) {
     return 0;
 }
 
-// Whether there is a GPU, and code for the current one in this build; if not, why (size bytes). One
-// that is full or out of order has code: device_create() says what is wrong with it.
+// Returns whether this build has code for the current GPU; if not, writes the reason to why (size
+// bytes). Also true if that GPU is full or out of order, which device_create() reports.
 static inline bool device_available(char *why, size_t size) {
     if (device_count(why, size) == 0) return false;
     cudaDeviceProp p;
@@ -90,7 +89,7 @@ static inline bool device_available(char *why, size_t size) {
     return false;
 }
 
-// The current GPU. Ends the program, saying why, where there is none that this build can use.
+// Opens the current GPU. Exits with an error if this build cannot use it.
 static inline Device device_create() {
     char why[512];
     if (!device_available(why, sizeof(why))) fail("%s", why);
@@ -105,11 +104,10 @@ static inline Device device_create() {
     d.memory = p.totalGlobalMem;
     d.shared_limit = p.sharedMemPerBlockOptin;
     snprintf(d.name, sizeof(d.name), "%s", p.name);
-    cudaFuncAttributes
-        attributes; // begin_kernel() has to be there: PTX of an older one may be all there is
+    cudaFuncAttributes attributes; // PTX for an older GPU lacks begin_kernel()
     const cudaError_t found = cudaFuncGetAttributes(&attributes, (const void *)device_probe_kernel);
     if (found != cudaSuccess) fail("%s cannot be used: %s", d.name, cudaGetErrorString(found));
-    int driver = 0; // before 12.3 graphs do not know such launches
+    int driver = 0; // graphs support such launches since 12.3
     CUDA_CHECK(cudaDriverGetVersion(&driver));
     d.overlaps = d.capability >= 90 && attributes.ptxVersion >= 90 && driver >= 12030;
     CUDA_CHECK(cudaStreamCreateWithFlags(&d.stream, cudaStreamNonBlocking));
@@ -125,8 +123,8 @@ static inline void device_synchronize(const Device *d) {
 }
 
 // ---- memory -----------------------------------------------------------------
-// One block of device memory, carved into arrays. The carving code runs twice: first with no
-// memory, which gives the sizes, then for real.
+// One block of device memory, carved into arrays. The carving code runs twice: first without
+// memory, to compute the sizes, then with it.
 static constexpr size_t ARENA_ALIGNMENT = 256;
 static constexpr int ARENA_PURPOSES = 24;
 
@@ -136,12 +134,12 @@ struct DeviceArena {
     struct {
         const char *name;
         size_t bytes;
-    } purposes[ARENA_PURPOSES]; // what it goes into, for the report
+    } purposes[ARENA_PURPOSES]; // its uses, for the report
     int purpose_count;
 };
 
-// `count` elements of `size` bytes, uninitialised; not to be used while only counting. `purpose` is
-// a constant string.
+// Returns `count` uninitialised elements of `size` bytes; not to be accessed while only counting.
+// `purpose` is a constant string.
 static inline void *arena_carve(DeviceArena *a, size_t count, size_t size, const char *purpose) {
     size_t bytes;
     if (__builtin_mul_overflow(count, size, &bytes) || bytes > SIZE_MAX / 4 - a->used)
@@ -162,7 +160,7 @@ static inline T *arena_array(DeviceArena *a, size_t count, const char *purpose) 
     return (T *)arena_carve(a, count, sizeof(T), purpose);
 }
 
-// A matrix, tagged with its type as on the CPU (gemm.h), in device memory.
+// A matrix in device memory, tagged with its type as on the CPU (gemm.h).
 static inline Matrix arena_matrix(DeviceArena *a, size_t rows, size_t columns, bool in_bf16,
                                   const char *purpose) {
     size_t count;
@@ -183,7 +181,7 @@ static inline Matrix float_matrix(float *data, size_t columns) {
     return matrix;
 }
 
-// Columns from part * channels on.
+// The columns from part * channels on.
 static inline Matrix matrix_part(Matrix x, size_t part, size_t channels) {
     const size_t size = x.bf16 ? sizeof(bf16) : sizeof(float);
     x.data = (char *)x.data + part * channels * size;
@@ -202,7 +200,7 @@ static inline Matrix matrix_part(Matrix x, size_t part, size_t channels) {
         }                                                                                          \
     } while (0)
 
-// Gets the memory that was counted; the same carving follows. `advice`: which options to lower.
+// Allocates the counted memory; the same carving follows. `advice`: which options to lower.
 static inline void arena_allocate(DeviceArena *a, const char *advice) {
     const size_t size = a->used;
     size_t available = 0, total = 0;
@@ -223,9 +221,9 @@ static inline void arena_free(DeviceArena *a) {
 // ---- launches ---------------------------------------------------------------
 
 #ifndef CUDA_ON_CPU
-// Lets the kernel have as many bytes of dynamic shared memory. Never fewer than before: what it may
-// have is the kernel's, not the launch's, and a graph that is being captured may hold launches of
-// it that need more.
+// Raises the kernel's limit of dynamic shared memory to `shared`, but never lowers it: the limit
+// belongs to the kernel, not to the launch, and a graph that is being captured may contain launches
+// of it that need more.
 static inline void allow_shared(const Device *d, const void *kernel, size_t shared) {
     cudaFuncAttributes now;
     CUDA_CHECK(cudaFuncGetAttributes(&now, kernel));
@@ -241,8 +239,8 @@ static inline void allow_shared(const Device *d, const void *kernel, size_t shar
 }
 #endif
 
-// Starts kernel(arguments) on the device's stream. shared: bytes of dynamic shared memory. early:
-// it begins with begin_kernel(). together: its blocks wait for each other.
+// Launches kernel(arguments) on the device's stream. shared: bytes of dynamic shared memory. early:
+// the kernel calls begin_kernel() first. together: its blocks wait for each other.
 template <typename... P, typename... A>
 static inline void launch_kernel(const Device *d, bool early, bool together, void (*kernel)(P...),
                                  dim3 grid, dim3 block, size_t shared, A... arguments) {
@@ -250,8 +248,8 @@ static inline void launch_kernel(const Device *d, bool early, bool together, voi
     cuda_launch(d->stream, kernel, grid, block, shared, std::tuple<P...>((P)arguments...), early,
                 together ? d->sms : 0);
 #else
-    (void)together; // a GPU need not know
-    // 48 KiB need no leave, but arrays of a fixed size count there, too.
+    (void)together; // not needed on a GPU
+    // Up to 48 KiB need no permission, but that includes fixed-size arrays.
     if (shared > 32 * 1024) allow_shared(d, (const void *)kernel, shared);
     cudaLaunchAttribute overlap = {};
     overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;
@@ -273,23 +271,23 @@ static inline void launch(const Device *d, void (*kernel)(P...), dim3 grid, dim3
     launch_kernel(d, false, false, kernel, grid, block, shared, arguments...);
 }
 
-// The same for a kernel that begins with begin_kernel(): while those before it end, its blocks may
-// take their places already (programmatic dependent launch, from sm_90 on).
+// The same for a kernel that calls begin_kernel() first: its blocks may start while earlier kernels
+// end (programmatic dependent launch, sm_90 and later).
 template <typename... P, typename... A>
 static inline void launch_early(const Device *d, void (*kernel)(P...), dim3 grid, dim3 block,
                                 size_t shared, A... arguments) {
     launch_kernel(d, true, false, kernel, grid, block, shared, arguments...);
 }
 
-// The same for a kernel whose blocks wait for each other. They may begin in any order and need not
-// run at once, so each takes work from a counter, and waits for none that took its work later.
+// The same for a kernel whose blocks wait for each other. They start in any order and may not run
+// concurrently, so each takes work from a counter and waits only for earlier work.
 template <typename... P, typename... A>
 static inline void launch_together(const Device *d, void (*kernel)(P...), dim3 grid, dim3 block,
                                    size_t shared, A... arguments) {
     launch_kernel(d, true, true, kernel, grid, block, shared, arguments...);
 }
 
-// A graph of what `work` starts on the device's stream, which must not wait for anything.
+// Captures a graph of what `work` starts on the device's stream. `work` must not synchronize.
 template <typename Work>
 static inline cudaGraphExec_t device_capture(const Device *d, const Work &work) {
     cudaGraph_t graph;
@@ -302,7 +300,7 @@ static inline cudaGraphExec_t device_capture(const Device *d, const Work &work) 
     return executable;
 }
 
-// Blocks of `size` that cover n.
+// Number of blocks of `size` that cover n.
 static inline unsigned blocks_of(size_t n, size_t size) {
     const size_t blocks = (n + size - 1) / size;
     if (blocks > INT32_MAX)
@@ -320,13 +318,13 @@ template <typename T> static __device__ __forceinline__ T *shared_memory() {
 #endif
 }
 
-// What changes from one forward and backward pass to the next. It is in device memory, where the
-// kernels of a captured graph read it.
+// Values that change between passes. They are in device memory, where the kernels of a captured
+// graph read them.
 struct StepParameters {
-    uint32_t dropout_key[2]; // of seed and update: dropout_create() of dev/cpu
-    uint64_t first_row;      // place of row 0 of the batch among the update's rows
-    float scale;             // of the gradient of the summed loss
-    uint64_t position;       // of the first token of each sequence; decoding: of the only one
+    uint32_t dropout_key[2]; // from seed and update: dropout_create() of dev/cpu
+    uint64_t first_row;      // index of the batch's row 0 among the update's rows
+    float scale;             // scale of the gradient of the summed loss
+    uint64_t position;       // of the first token of each sequence; decoding: of the only token
     uint64_t count;          // decoding: tokens before it
 };
 
@@ -364,7 +362,7 @@ template <typename T> static __device__ __forceinline__ T block_sum(T x, T *part
     return sum;
 }
 
-// 2^x in one instruction, relative error 2e-7; numbers below 2^-126 are 0.
+// 2^x in one instruction, relative error 2e-7; denormals are flushed to 0.
 static __device__ __forceinline__ float exp2_fast(float x) {
 #ifdef CUDA_ON_CPU
     return exp2f(x);
@@ -376,7 +374,7 @@ static __device__ __forceinline__ float exp2_fast(float x) {
 }
 
 // ---- 16-byte accesses -------------------------------------------------------
-// N numbers from p, N * sizeof(T) a multiple of 8 to which p is aligned (16 from 16 bytes on).
+// Loads N elements from p, aligned to 8 bytes if that is their size, else to 16.
 template <int N> static __device__ __forceinline__ void load_numbers(float *out, const float *p) {
     static_assert(N % 4 == 0, "");
 #pragma unroll
@@ -393,7 +391,7 @@ static __device__ __forceinline__ float2 unpack_bf16(uint32_t pair) {
     return make_float2(__uint_as_float(pair << 16), __uint_as_float(pair & 0xffff0000u));
 }
 
-// Two numbers as bf16, x in the lower half.
+// Packs two numbers as bf16, x in the lower half.
 static __device__ __forceinline__ uint32_t pack_bf16(float x, float y) {
     const __nv_bfloat162 v = __floats2bfloat162_rn(x, y);
     uint32_t pair;
@@ -449,10 +447,10 @@ template <int N> static __device__ __forceinline__ void store_numbers(bf16 *p, c
 
 #ifndef CUDA_ON_CPU
 
-// The first statement of a kernel of launch_early(), in every thread: all earlier work on the
-// stream has ended after this, and what that wrote can be read. The next kernel may take its place,
-// and waits likewise; so each waits for all before it, and not for its neighbour alone. Pointers
-// that a kernel reads are not __restrict__, or the compiler might read before.
+// The first statement of a kernel of launch_early(), in every thread. After it, all earlier work on
+// the stream has ended and its writes are visible. The next kernel may then start, and waits in the
+// same way, so that each waits for all kernels before it and not only the previous one. Pointers
+// that a kernel reads must not be __restrict__, or the compiler might read before this.
 static __device__ __forceinline__ void begin_kernel() {
 #if __CUDA_ARCH__ >= 900
     asm volatile("griddepcontrol.wait;" ::: "memory");
@@ -460,10 +458,10 @@ static __device__ __forceinline__ void begin_kernel() {
 #endif
 }
 
-// d (16, 8) += a (16, 16) b (16, 8), bf16 in, float32 sums. With group = lane / 4, place = 2 (lane
-// % 4): a: (group, place), (group + 8, place), (group, place + 8), (group + 8, place + 8), each
-// with its right neighbour; b: (place, group), (place + 8, group), each with the one below; d:
-// (group, place), its right neighbour, and the same of row group + 8.
+// d (16, 8) += a (16, 16) b (16, 8), bf16 inputs, float32 sums. With group = lane / 4, place = 2
+// (lane % 4): a: (group, place), (group + 8, place), (group, place + 8), (group + 8, place + 8),
+// each with its right neighbour; b: (place, group), (place + 8, group), each with the element
+// below; d: (group, place), its right neighbour, and the same of row group + 8.
 static __device__ __forceinline__ void mma_m16n8k16(float d[4], const uint32_t a[4],
                                                     const uint32_t b[2]) {
     asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, "
@@ -473,9 +471,9 @@ static __device__ __forceinline__ void mma_m16n8k16(float d[4], const uint32_t a
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }
 
-// 8x8 matrices of bf16 in shared memory: lane i gives the address of row i % 8 of matrix i / 8, and
-// takes of each matrix m elements 2 (i % 4) and the next of row i / 4 (trans: of column i / 4) into
-// r[m].
+// Loads 8x8 matrices of bf16 from shared memory. Lane i passes the address of row i % 8 of matrix i
+// / 8, and receives in r[m] elements 2 (i % 4) and the next of row i / 4 (trans: of column i / 4)
+// of matrix m.
 static __device__ __forceinline__ void ldmatrix_x4(uint32_t r[4], const void *row) {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
                  : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
@@ -501,9 +499,8 @@ static __device__ __forceinline__ void ldmatrix_x2_trans(uint32_t r[2], const vo
                  : "memory");
 }
 
-// 16 bytes from global to shared memory (zeros where they are not valid: nothing is read then),
-// complete after cp_async_wait<N>, which leaves the last N committed groups under way, and a
-// barrier.
+// Copies 16 bytes from global to shared memory, or zeros if not valid, without reading. The copy is
+// complete after cp_async_wait<N>, which leaves the last N committed groups pending, and a barrier.
 static __device__ __forceinline__ void cp_async16(void *shared, const void *global,
                                                   bool valid = true) {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(

@@ -1,5 +1,5 @@
-// Dropout with the masks of dev/cpu/dropout.h, element by element, so that a step drops the same on
-// both machines. Nothing is stored: the backward pass computes the mask again.
+// Dropout with the masks of dev/cpu/dropout.h, element by element, so that CPU and GPU drop the
+// same elements. Nothing is stored: the backward pass recomputes the mask.
 #ifndef CUDA_DROPOUT_CUH
 #define CUDA_DROPOUT_CUH
 
@@ -8,7 +8,7 @@ extern "C" {
 #include "dropout.h"
 }
 
-// A place where dropout happens; the key of the update is read on the device.
+// A site of dropout in the model. The key of the update is read on the device.
 struct DropoutSite {
     const StepParameters *step;
     uint32_t site, threshold; // 65536: keep everything
@@ -46,7 +46,7 @@ static __device__ __forceinline__ uint4 dropout_words(const DropoutSite &s, uint
     return make_uint4(c0, c1, c2, c3);
 }
 
-// What one generator call decides: bit i says whether element n / 16 * 128 + n % 16 + 16 i is kept.
+// The bits of one generator call: bit i says whether element n / 16 * 128 + n % 16 + 16 i is kept.
 static __device__ __forceinline__ uint8_t dropout_byte(const DropoutSite &s, uint64_t n) {
     const uint4 words = dropout_words(s, n);
     const uint32_t word[4] = {words.x, words.y, words.z, words.w};
@@ -72,13 +72,13 @@ static __device__ __forceinline__ float dropout_factor(const DropoutSite &s, uin
 }
 
 // For a whole warp: bits 0-3 say whether elements 128 block + 4 lane + 0..3 are kept, bits 4-7 the
-// same of block + 1. One generator call a lane for its eight elements: lanes 0-15 compute the
-// counters of `block`, lanes 16-31 those of block + 1, and ballots pass on what the others need.
+// same for block + 1. Each lane makes one generator call for its eight elements: lanes 0-15 compute
+// the counters of `block`, lanes 16-31 those of block + 1, and ballots distribute the bits.
 static __device__ __forceinline__ uint32_t dropout_warp(const DropoutSite &s, uint64_t block) {
     const unsigned lane = lane_index();
     const uint4 words = dropout_words(s, block * 16 + lane);
     const uint32_t word[4] = {words.x, words.y, words.z, words.w};
-    uint32_t mine = 0; // 16 elements of each block, among them this lane's
+    uint32_t mine = 0; // 16 elements of each block, including this lane's
 #pragma unroll
     for (unsigned i = 0; i < 8; i++) {
         const uint32_t bits = i < 4 ? word[i] & 0xffff : word[i - 4] >> 16;
@@ -89,7 +89,7 @@ static __device__ __forceinline__ uint32_t dropout_warp(const DropoutSite &s, ui
     return (mine & 15) | (mine >> 16 & 15) << 4;
 }
 
-// Elements of a batch's matrix (M, C) times their factors; `elements`: T C of a row of the batch.
+// Multiplies a batch's matrix (M, C) by its dropout factors. `elements`: T C of a row of the batch.
 template <typename T>
 static __global__ void __launch_bounds__(256)
     dropout_kernel(T *x, DropoutSite site, uint64_t elements, size_t count) {
@@ -99,7 +99,7 @@ static __global__ void __launch_bounds__(256)
         x[i] = (T)((float)x[i] * dropout_factor(site, site.step->first_row * elements + i));
 }
 
-// x (B, T, C) goes through a dropout, in place, for itself: elsewhere it is part of another kernel.
+// Applies dropout to x (B, T, C) in place, as a separate kernel; elsewhere it is fused.
 static inline void dropout_apply(const Device *d, Matrix x, DropoutSite site, size_t batch,
                                  size_t length) {
     const size_t row = length * x.columns, count = batch * row;
@@ -109,7 +109,7 @@ static inline void dropout_apply(const Device *d, Matrix x, DropoutSite site, si
                            (T *)x.data, site, (uint64_t)row, count));
 }
 
-// v (VEC) times the factors of elements first .. first+VEC-1.
+// Multiplies v (VEC) by the factors of elements first .. first+VEC-1.
 template <int VEC>
 static __device__ __forceinline__ void drop_out(float v[VEC], const DropoutSite &s,
                                                 uint64_t first) {
@@ -117,7 +117,7 @@ static __device__ __forceinline__ void drop_out(float v[VEC], const DropoutSite 
     for (int i = 0; i < VEC; i++) v[i] *= dropout_factor(s, first + i);
 }
 
-// The same by four bits of dropout_warp().
+// The same with four bits of dropout_warp().
 static __device__ __forceinline__ void drop_out_by(float v[4], uint32_t kept, float scale) {
 #pragma unroll
     for (int i = 0; i < 4; i++) v[i] = kept >> i & 1 ? v[i] * scale : 0;

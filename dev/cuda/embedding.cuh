@@ -1,8 +1,8 @@
 // Token embedding plus positions and a type, with the LayerNorm after it.
 //
 // Backward: many rows of a batch may hold the same token, and float sums must keep their order. The
-// host sorts the rows by token while the GPU is busy; warps sum pieces of at most 32 rows, and what
-// belongs to the same token is added up by one warp.
+// host sorts the rows by token while the GPU is busy. Warps sum pieces of at most 32 rows, and one
+// warp adds the pieces of the same token.
 #ifndef CUDA_EMBEDDING_CUH
 #define CUDA_EMBEDDING_CUH
 
@@ -16,9 +16,8 @@ static inline void embedding_layernorm_forward(const Device *d, float *x, LayerN
 }
 
 // ---- positions --------------------------------------------------------------
-// `share` warps have a position, each every share-th sequence; the first one adds up what they
-// have. Shared memory: (LAYERNORM_WARPS, channels), where rows stay in registers. Elsewhere share
-// is 1.
+// `share` warps process a position, each every share-th sequence; the first one adds their sums.
+// Shared memory: (LAYERNORM_WARPS, channels), if rows stay in registers. Otherwise share is 1.
 template <int VEC, int ITEMS>
 static __global__ void __launch_bounds__(LAYERNORM_WARPS *WARP)
     position_backward_kernel(float *dposition, float *dx, DropoutSite site, unsigned batch,
@@ -59,15 +58,15 @@ static __global__ void __launch_bounds__(LAYERNORM_WARPS *WARP)
     }
 }
 
-// How many warps share a position: a power of two, so that a block has whole positions.
+// Number of warps that share a position: a power of two, so that a block has whole positions.
 static inline unsigned position_share(size_t batch) {
     unsigned share = 1;
     while (2 * share <= batch && 2 * share <= (unsigned)LAYERNORM_WARPS) share *= 2;
     return share;
 }
 
-// dposition (positions, C) += the sum over the batch of dx (B, T, C), which goes through the
-// dropout in place.
+// dposition (positions, C) += the sum over the batch of dx (B, T, C), after applying dropout to dx
+// in place.
 static inline void position_backward(const Device *d, float *dposition, float *dx, DropoutSite site,
                                      size_t batch, size_t length, size_t channels) {
     WITH_ROW_SHAPE(channels, VEC, ITEMS, {
@@ -84,17 +83,17 @@ static inline void position_backward(const Device *d, float *dposition, float *d
 
 static constexpr int32_t EMBEDDING_PIECE = 32; // rows
 
-// Rows order[begin .. begin + count - 1] hold this token; their sum goes to row `slot` of the
-// partial sums, or with slot -1 straight to the gradient.
+// Rows order[begin .. begin + count - 1] hold this token. Their sum is stored in row `slot` of the
+// partial sums, or with slot -1 added to the gradient.
 struct EmbeddingPiece {
     int32_t token, begin, count, slot;
 };
 
-// The rows of a batch by token.
+// The rows of a batch sorted by token.
 struct EmbeddingOrder {
-    size_t rows, vocabulary; // largest M, V
+    size_t rows, vocabulary; // maximum M; V
     int32_t *counts;         // (V + 1) on the host
-    char *on_host; // pinned: order (M), pieces (M), and the tokens of several pieces (M / 32 + 1)
+    char *on_host; // pinned: order (M), pieces (M), and tokens with several pieces (M / 32 + 1)
     char *on_device;
     float *partial; // (slots, C) on the device
 };
@@ -124,8 +123,8 @@ static inline void embedding_order_free(EmbeddingOrder *o) {
     if (o->on_host) CUDA_CHECK(cudaFreeHost(o->on_host));
 }
 
-// A warp sums the rows of a piece. pieces (count) beyond `order`'s rows; with dx = the partial sums
-// and order NULL it adds up the pieces of a token.
+// A warp sums the rows of a piece. pieces (count) index the rows of `order`. With dx = the partial
+// sums and order NULL it adds the pieces of a token.
 static __global__ void token_backward_kernel(float *dtoken, float *partial, const float *dx,
                                              const EmbeddingPiece *pieces, const int32_t *order,
                                              float scale, unsigned count, unsigned channels) {
@@ -145,8 +144,8 @@ static __global__ void token_backward_kernel(float *dtoken, float *partial, cons
     }
 }
 
-// order (m) = rows by token, stable, without those of `padding`; counts[v] = where the rows of
-// token v end. Returns how many there are.
+// order (m) = the rows sorted by token, stable, without those of `padding`; counts[v] = the end of
+// the rows of token v. Returns the number of rows in order.
 static inline int32_t embedding_sort(EmbeddingOrder *o, int32_t *order, const int32_t *inputs,
                                      int32_t padding, size_t m) {
     int32_t *start = o->counts, total = 0;
@@ -163,16 +162,16 @@ static inline int32_t embedding_sort(EmbeddingOrder *o, int32_t *order, const in
     return total;
 }
 
-// dtoken (V, C) += scale times the rows of dx (m, C) of each token but `padding` (-1: none). inputs
-// (m) on the host, in [0, V). Not to be captured: the work depends on the tokens. The last call's
-// copies have to be done.
+// dtoken (V, C) += scale times the rows of dx (m, C) of each token except `padding` (-1: none).
+// inputs (m) on the host, in [0, V). Must not be captured: the work depends on the tokens. The
+// previous call's copies must have completed.
 static inline void token_backward(const Device *d, EmbeddingOrder *o, float *dtoken,
                                   const float *dx, const int32_t *inputs, double scale,
                                   int32_t padding, size_t m, size_t channels) {
     if (m > o->rows) fail("embedding: %zu rows, planned for %zu", m, o->rows);
     int32_t *order = (int32_t *)o->on_host;
     EmbeddingPiece *pieces =
-        (EmbeddingPiece *)(order + m); // and after them the tokens of several pieces
+        (EmbeddingPiece *)(order + m); // followed by the tokens with several pieces
     const int32_t total = embedding_sort(o, order, inputs, padding, m);
     unsigned count = 0, several = 0;
     int32_t slots = 0;

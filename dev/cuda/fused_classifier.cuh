@@ -1,23 +1,23 @@
-// The output layer in training, without logits in memory (sm_90, bf16, up to 256 channels): what
-// classifier.cuh computes, by products of warp groups (warpgroup.cuh). With the notation there,
-// among the tokens but the target
+// The output layer in training, without logits in memory (sm_90, bf16, up to 256 channels).
+// Computes the same as classifier.cuh, with warp group products (warpgroup.cuh). In its notation,
+// over the tokens except the target,
 //
 //     Z'_i = sum_j e_ij,  O_i = sum_j e_ij E_j / Z'_i,  1 - p_it = Z'_i / (Z'_i + e_it)
 //     dh_i = scale (1 - p_it) (O_i - E_t),   dE_j = scale (sum_i p_ij h_i - sum_{t_i = j} h_i)
 //
-// so dh is attention whose keys and values are E: a block of threads has 128 rows and goes through
-// all tokens, with a running maximum. Then another has 128 tokens and goes through all rows, with
-// the logits computed again. So 8 M V C multiplications and additions, where classifier.cuh has 6,
-// and no numbers of (M, V). The target is left out of the sums, so that its gradient keeps its
-// digits where it is nearly certain. Label smoothing adds what classifier.cuh says: to dh the sum
-// of all E_j.
+// so dh is attention with E as keys and values: a thread block processes 128 rows and loops over
+// all tokens, with a running maximum. A second kernel processes 128 tokens per block and loops over
+// all rows, recomputing the logits. This takes 8 M V C multiplications and additions, instead of 6
+// in classifier.cuh, but no array of (M, V). The target is left out of the sums, so that its
+// gradient keeps its digits when it is nearly certain. Label smoothing works as in classifier.cuh;
+// it adds the sum of all E_j to dh.
 //
-// The sums of 128 rows are kept in registers, which hold 256 channels of them. Beyond, rows would
-// have to be divided among blocks, and from about 700 channels on the products of logits made again
-// take longer than logits take to and from memory.
+// The sums of 128 rows are kept in registers, which have room for 256 channels. With more channels,
+// rows would have to be divided among blocks, and from about 700 channels on, recomputing the
+// logits takes longer than writing and reading them.
 //
 // Wijmans et al., "Cut Your Losses in Large-Vocabulary Language Models", 2024 (arXiv 2411.09009);
-// there one kernel makes both gradients, with locks.
+// there one kernel computes both gradients, with locks.
 #ifndef CUDA_FUSED_CLASSIFIER_CUH
 #define CUDA_FUSED_CLASSIFIER_CUH
 
@@ -36,12 +36,12 @@ struct Pass {
     const int32_t *targets; // (M), -1: none
     const StepParameters *step;
     RowResults to;
-    float *log2_sums;            // (M) log2 of Z; +Inf where there is no target
-    float *own;                  // (M) the gradient to the target's logit, over scale
+    float *log2_sums;            // (M) log2 of Z; +Inf if there is no target
+    float *own;                  // (M) the gradient to the target's logit, divided by scale
     float *dh, *dweight, *dbias; // dbias (V) or NULL
     size_t dh_stride;
-    float smoothing;          // of the targets
-    const float *weight_sums; // (sum_parts, C) parts of the sum of E's rows; sum_parts 0: none
+    float smoothing;          // label smoothing
+    const float *weight_sums; // (sum_parts, C) partial sums of E's rows; sum_parts 0: none
     unsigned sum_parts;
 };
 
@@ -50,8 +50,8 @@ struct Maps {
     TensorMap rows, tokens;
 };
 
-// In shared memory: 128 rows of one matrix, which stay, and tiles of the other, which pass by, with
-// numbers of each of their rows. SIZE: channels, of which those beyond C are 0.
+// Shared memory: 128 resident rows of one matrix, and streamed tiles of the other, with numbers for
+// each of their rows. SIZE: channels, zero beyond C.
 template <int SIZE> struct Memory {
     static constexpr int COLUMNS = SIZE <= 128 ? 128 : 64; // rows of a tile: registers hold no more
     using Rows = GroupTile<BLOCK_ROWS, SIZE>;
@@ -61,9 +61,9 @@ template <int SIZE> struct Memory {
                                     (1 + 2 * STAGES) * sizeof(Barrier);
     bf16 *rows;
     R tiles;
-    float *shift, *own; // (STAGES, COLUMNS) what is added to logits; Pass.own
+    float *shift, *own; // (STAGES, COLUMNS) added to logits; Pass.own
     int32_t *targets;
-    Barrier *full; // of the rows
+    Barrier *full; // of the resident rows
 };
 
 template <int SIZE> static __device__ __forceinline__ Memory<SIZE> memory_of_block() {
@@ -87,8 +87,8 @@ static __device__ __forceinline__ void copy_tile(bf16 *tile, const TensorMap &ma
     group_copy<Tile>(tile, &map, full, 0, row, 0);
 }
 
-// By all threads of a block: false for those that compute. The others have copied, the rows from
-// `first` on that stay, and all that pass; numbers(at, row) has set the numbers of each.
+// Called by all threads of a block. False for those that compute. The others have copied the
+// resident rows from `first` on and all streamed tiles; numbers(at, row) sets the numbers of a row.
 template <int SIZE, typename Numbers>
 static __device__ __forceinline__ bool copies(const Memory<SIZE> &m, const TensorMap &staying,
                                               const TensorMap &passing, int first, int tiles,
@@ -118,9 +118,9 @@ static __device__ __forceinline__ bool copies(const Memory<SIZE> &m, const Tenso
     return true;
 }
 
-// sums (128, C) = weights (128, all rows that pass) times those rows: weigh(s, at, row) makes
-// weights of the products s with the rows from `row` on, whose numbers begin at `at`, and shrink()
-// comes before they count. The next products run concurrently with the sums of these.
+// sums (128, C) = weights (128, all streamed rows) times those rows. weigh(s, at, row) turns
+// products s with rows from `row` on, whose numbers start at `at`, into weights; shrink() rescales
+// the sums before these are added. The next products run concurrently with the current sums.
 template <int SIZE, typename Weigh, typename Shrink>
 static __device__ __forceinline__ void sum_rows(const Memory<SIZE> &m, int tiles,
                                                 Sums<1, SIZE> &sums, Weigh weigh, Shrink shrink) {
@@ -173,12 +173,12 @@ static __device__ __forceinline__ void sum_rows(const Memory<SIZE> &m, int tiles
 
 // ---- losses and dh ----------------------------------------------------------
 
-// Of a lane's two rows: the target's logit, where this lane has met it, and the sum of the others.
+// For a lane's two rows: the target's logit, if this lane has seen it, and the sum of the others.
 struct LaneLogits {
     float own[2], others[2];
 };
 
-// Products of tokens from `token` on become logits; that of the target is kept, and left out.
+// Turns products of tokens from `token` on into logits; stores the target's logit and excludes it.
 template <int COLUMNS>
 static __device__ __forceinline__ void leave_out(Sums<1, COLUMNS> &s, const float *bias,
                                                  const int targets[2], LaneLogits &logits,
@@ -212,7 +212,7 @@ static __device__ __forceinline__ void leave_out(Sums<1, COLUMNS> &s, const floa
             if (s.at[0][n][e] != -INFINITY) logits.others[e / 2] += s.at[0][n][e];
 }
 
-// The sum of all E_j, where it is needed, at d and d+1.
+// The sum of all E_j, if it is needed, at d and d+1.
 static __device__ __forceinline__ float2 weight_sum(const Pass &p, int d) {
     float2 sum = make_float2(0, 0);
     for (unsigned part = 0; part < p.sum_parts; part++) {
@@ -223,7 +223,7 @@ static __device__ __forceinline__ float2 weight_sum(const Pass &p, int d) {
     return sum;
 }
 
-// Of a lane's rows: losses, what dE is made of, and dh from y, the sum of e_j E_j.
+// For a lane's rows: stores the losses, the inputs of dE, and dh from y, the sum of e_j E_j.
 template <int SIZE>
 static __device__ __forceinline__ void
 row_results(const Pass &p, const softmax::SoftmaxRows<1> &rows, const Sums<1, SIZE> &y,
@@ -270,7 +270,7 @@ static __global__ void __launch_bounds__(GROUP_THREADS, 1)
     constexpr int COLUMNS = Memory<SIZE>::COLUMNS;
     const Memory<SIZE> m = memory_of_block<SIZE>();
     const int first = (int)blockIdx.x * BLOCK_ROWS, tiles = (p.tokens + COLUMNS - 1) / COLUMNS;
-    // A bias, and -Inf of what is no token.
+    // The bias, or -Inf beyond the last token.
     const auto numbers = [&](int at, int token) {
         m.shift[at] = token >= p.tokens ? -INFINITY : p.bias ? p.bias[token] : 0;
     };
@@ -310,7 +310,7 @@ static __global__ void __launch_bounds__(GROUP_THREADS, 1)
     const int token = first + (int)threadIdx.x / WARP * 16 + (int)lane_index() / 4,
               place = (int)lane_index() % 4 * 2;
     const float spread = p.smoothing / (float)p.tokens;
-    float bias[2], sums[2] = {}; // in powers of 2; of the gradients of a lane's two tokens
+    float bias[2], sums[2] = {}; // in powers of 2; sums of the gradients of a lane's two tokens
     for (int half = 0; half < 2; half++)
         bias[half] = p.bias && token + 8 * half < p.tokens ? p.bias[token + 8 * half] * LOG2_E : 0;
     Sums<1, SIZE> dweight;

@@ -1,8 +1,8 @@
-// Matrix products of linear layers through cuBLASLt: bf16 with float32 sums, TF32, or float32; with
-// fused bias and GELU where the library has them. What dev/cpu/gemm.h says of shapes holds here.
+// Matrix products of linear layers with cuBLASLt: bf16 with float32 sums, TF32, or float32; with
+// fused bias and GELU if the library has them. Shapes are as described in dev/cpu/gemm.h.
 //
-// cuBLASLt counts columns first: our (M, N) in rows is its (N, M). A matrix's `columns` say where
-// its rows start; a product may use fewer of them.
+// cuBLASLt is column-major: our row-major (M, N) is its (N, M). A matrix's `columns` is its row
+// stride; a product may use fewer columns.
 #ifndef CUDA_GEMM_CUH
 #define CUDA_GEMM_CUH
 
@@ -10,8 +10,8 @@
 #include "clock.h"
 #include <math.h>
 
-// A weight (N, K), or (K, N) with WEIGHT_IN_OUT, and its bias. The copies rounded to bf16 are
-// refreshed by the update.
+// A weight (N, K), or (K, N) with WEIGHT_IN_OUT, and its bias. The update refreshes the copies in
+// bf16.
 struct DeviceWeight {
     const float *values;
     const bf16 *rounded; // NULL: no product reads bf16
@@ -36,17 +36,17 @@ enum BlasEpilogue { BLAS_PLAIN, BLAS_BIAS, BLAS_GELU, BLAS_GELU_BACKWARD };
 
 // d (m, n) = a' (m, k) b' (k, n), or += it; column-major as in BLAS, ' as the flags say.
 struct BlasProduct {
-    bool transpose_a, transpose_b, a_bf16, d_bf16; // a and b are of one type
+    bool transpose_a, transpose_b, a_bf16, d_bf16; // a and b have the same type
     bool add;                                      // d +=
     BlasEpilogue epilogue;
     size_t m, n, k;
     size_t lda, ldb, ldd;
-    size_t count = 1; // of such products,
+    size_t count = 1; // number of such products
     size_t step_a, step_b,
-        step_d; // whose operands begin so many numbers apart; 0: all have the same
+        step_d; // distance of their operands in elements; 0: shared
 };
 
-// Where it reads and writes. aux (m, n): what the GELU is taken of, of d's type.
+// The operands. aux (m, n): the input of the GELU, of d's type.
 struct BlasOperands {
     const void *a, *b;
     void *d;
@@ -67,7 +67,7 @@ static inline const void *weight_data(DeviceWeight w, bool in_bf16) {
     return in_bf16 ? (const void *)w.rounded : w.values;
 }
 
-// to (M, N) = from (M, K) w^T, or `back` to (M, K) = from (M, N) w.
+// to (M, N) = from (M, K) w^T, or with `back` to (M, K) = from (M, N) w.
 static inline BlasProduct linear_product(Matrix to, Matrix from, DeviceWeight w, size_t m,
                                          bool back, BlasEpilogue epilogue) {
     BlasProduct p = {};
@@ -92,8 +92,8 @@ static __global__ void __launch_bounds__(256)
     if (i < count) y[i / n * stride + i % n] = (T)((float)y[i / n * stride + i % n] + bias[i % n]);
 }
 
-// y (M, N) = x (M, K) w^T + bias. Where the library has no product with a bias, it is added after
-// one.
+// y (M, N) = x (M, K) w^T + bias. If the library has no product with a bias, a kernel adds it
+// afterwards.
 static inline void gemm_forward(Blas *blas, Matrix y, Matrix x, DeviceWeight w, size_t m) {
     const BlasOperands o = {weight_data(w, x.bf16), x.data, y.data,
                             y.bf16 ? (const void *)w.bias_rounded : w.bias, NULL};
@@ -106,8 +106,8 @@ static inline void gemm_forward(Blas *blas, Matrix y, Matrix x, DeviceWeight w, 
                                dim3(256), 0, (T *)y.data, w.bias, w.n, y.columns, m * w.n));
 }
 
-// before (M, N) = x w^T + bias, y (M, N) = gelu_tanh(before), in one go where the library can: it
-// knows GELU in bf16 alone. The weight has a bias.
+// before (M, N) = x w^T + bias, y (M, N) = gelu_tanh(before), fused if the library can: it supports
+// GELU only in bf16. The weight has a bias.
 static inline void gemm_forward_gelu(Blas *blas, Matrix y, Matrix before, Matrix x, DeviceWeight w,
                                      size_t m) {
     const BlasOperands o = {weight_data(w, x.bf16), x.data, y.data,
@@ -137,7 +137,7 @@ static inline void gemm_backward_input_add(Blas *blas, Matrix dx, Matrix dy, Dev
     gemm_backward_input_of(blas, dx, dy, w, m, true);
 }
 
-// dx (M, K) = (dy (M, N) w) * gelu_tanh'(before), before (M, K) as gemm_forward_gelu() left it, of
+// dx (M, K) = (dy (M, N) w) * gelu_tanh'(before), with before (M, K) from gemm_forward_gelu(), of
 // dx's type.
 static inline void gemm_backward_input_gelu(Blas *blas, Matrix dx, Matrix dy, DeviceWeight w,
                                             Matrix before, size_t m) {
@@ -149,13 +149,13 @@ static inline void gemm_backward_input_gelu(Blas *blas, Matrix dx, Matrix dy, De
     activation_backward(blas->device, dx, dx, before, GELU_TANH, m, w.k);
 }
 
-// Several weights of one shape: how many, and how many numbers apart they and the rest begin.
+// Several weights of one shape: their number, and distances in elements of them and the operands.
 struct WeightBatch {
     size_t count;
     size_t dw, dy, x;
 };
 
-// dw += dy^T x in the weight's layout; dy (M, N), x (M, K). A batch of these: all in one go.
+// dw += dy^T x in the weight's layout; dy (M, N), x (M, K). A batch is one call of the library.
 static inline void gemm_backward_weights(Blas *blas, float *dw, Matrix dy, Matrix x, DeviceWeight w,
                                          size_t m, const WeightBatch &batch) {
     if (dy.bf16 != x.bf16) fail("product: dy and x differ in type");
@@ -181,7 +181,7 @@ static inline void gemm_backward_weights(Blas *blas, float *dw, Matrix dy, Matri
              batch.count);
 }
 
-// The same of one weight.
+// The same for one weight.
 static inline void gemm_backward_weight(Blas *blas, float *dw, Matrix dy, Matrix x, DeviceWeight w,
                                         size_t m) {
     gemm_backward_weights(blas, dw, dy, x, w, m, {1, 0, 0, 0});
@@ -206,7 +206,7 @@ static inline void round_to_bf16(const Device *d, bf16 *to, const float *from, s
 }
 
 // ---- the peak ---------------------------------------------------------------
-// Numbers in [-1, 1) that look random: products of zeros run faster than products of numbers.
+// Pseudorandom numbers in [-1, 1]: products of zeros run faster than products of random numbers.
 template <typename T>
 static __global__ void __launch_bounds__(256) noise_kernel(T *x, size_t count) {
     const size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x;
@@ -224,8 +224,8 @@ static inline void fill_with_noise(const Device *d, Matrix x, size_t rows) {
         launch(d, noise_kernel<T>, dim3(blocks_of(count, 256)), dim3(256), 0, (T *)x.data, count));
 }
 
-// FLOP/s of a large product, best of a few; in bf16, or in float32 as `blas` multiplies it. Takes
-// 96 MiB for a moment.
+// Returns the FLOP/s of a large product, best of a few, in bf16 or in float32 as `blas` multiplies
+// it. Temporarily allocates 96 MiB.
 static inline double blas_measure_peak(Blas *blas, bool in_bf16) {
 #ifdef CUDA_ON_CPU
     constexpr size_t SIZE = 16;

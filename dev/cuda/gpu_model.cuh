@@ -1,10 +1,10 @@
-// What all models on the GPU share: the CPU's model next to it (for options, parameters,
-// translating, the weights of one query and what it reports of itself), memory, batches on their
-// way to the device, captured graphs, and the entries of ModelType that do not depend on the model.
-// A model holds a GpuModel as its first member.
+// Shared by all models on the GPU: the host model, i.e. the CPU's model next to it (for options,
+// parameters, translation, the attention weights of a single query and its description), memory,
+// staging of batches, captured graphs, and the entries of ModelType that do not depend on the
+// model. A model has a GpuModel as its first member.
 //
-// One train() is one graph: copy the batch, forward, backward. What depends on the tokens (the
-// embedding's gradient) and the norm of the gradients follow it on the stream; the host waits once,
+// One train() is one graph: copy the batch, forward, backward. Work that depends on the tokens (the
+// embedding's gradient) and the norm of the gradients follow on the stream. The host waits once,
 // for loss and norm.
 #ifndef CUDA_GPU_MODEL_CUH
 #define CUDA_GPU_MODEL_CUH
@@ -22,28 +22,28 @@ extern "C" {
 
 enum GpuPrecision { GPU_FP32, GPU_TF32, GPU_BF16 };
 
-// What the encoder of a model with two sides reads.
+// The encoder's input, in a model with two sides.
 struct DeviceSource {
     size_t length;         // S; 0: the batch has one side
     const int32_t *tokens; // (B, S)
     const uint8_t *mask;   // (B, S) or NULL
 };
 
-// A batch on the device. Where its arrays lie depends on its shape alone.
+// A batch on the device. The addresses of its arrays depend only on its shape.
 struct DeviceBatch {
     size_t batch, length; // B, T
     DeviceSource source;
     const int32_t *inputs;  // (B, T)
     const uint8_t *mask;    // (B, T) or NULL
-    size_t chosen;          // how many rows are predicted
-    const int32_t *rows;    // (chosen) which, -1: none; NULL: all B T
+    size_t chosen;          // number of predicted rows
+    const int32_t *rows;    // (chosen) their indices, -1: none; NULL: all B T
     const int32_t *targets; // (chosen) -1: not counted
-    size_t bytes;           // that are copied
+    size_t bytes;           // size of the copy
     bool last;              // of an update: gradients are summed over ranks as they become final
 };
 
-// What a graph computes.
-// GPU_DECODE: a forward pass of one token of each text, without the output layer.
+// The work of a graph. GPU_DECODE: a forward pass of one token of each text, without the output
+// layer.
 enum GpuWork { GPU_FORWARD, GPU_TRAIN, GPU_DECODE };
 
 struct GpuGraph {
@@ -52,7 +52,7 @@ struct GpuGraph {
     cudaGraphExec_t graph; // NULL: not captured yet
 };
 
-// What the host waits for.
+// The results that the host waits for.
 struct GpuResults {
     ClassifierResult classifier;
     double norm; // of the gradients
@@ -62,29 +62,29 @@ static inline void gpu_graph_free(GpuGraph *graph) {
     if (graph->graph) CUDA_CHECK(cudaGraphExecDestroy(graph->graph));
 }
 
-static constexpr int GPU_GRAPHS = 16; // evaluation meets short batches, too
+static constexpr int GPU_GRAPHS = 16; // evaluation also has short batches
 
 struct GpuModel {
     const ModelType *host_type;
-    const OptionName *lower; // (2) options that make a batch smaller
-    void *host;              // CPU model, with working memory only where it translates or shows
+    const OptionName *lower; // (2) options that reduce the batch size
+    void *host;              // CPU model; has working memory only if it translates or shows
                              // attention
-    bool host_current;       // its parameters are those of `state`
+    bool host_current;       // its parameters equal those of `state`
     Profile *profile;        // NULL: disabled
     void (*say_size)(const char *model, size_t parameters, size_t bytes); // NULL: not needed
-    size_t batch, length; // largest B and T; where B T has another limit, that and 1
+    size_t batch, length; // largest B and T; if only B T is limited, that limit and 1
     int64_t vocabulary;   // V
-    size_t row_limit;     // B*T that kernels can count, in every head
-    bool chooses;         // only rows that have a target are predicted
+    size_t row_limit;     // limit of B*T so that indices fit, for every head
+    bool chooses;         // predicts only rows that have a target
     bool training, recompute;
-    bool fuses_output; // training leaves no logits in memory
+    bool fuses_output; // training stores no logits in memory
     bool measures;     // --stats
-    bool uses_muon;    // hidden matrices are updated by it, all else by AdamW
+    bool uses_muon;    // Muon updates hidden matrices, AdamW all others
     GpuPrecision precision;
     uint64_t seed;
     double dropout, attention_dropout; // the latter of attention's weights
-    // Launches and copies that a batch needs, between device pointers; captured, so nothing may be
-    // waited for.
+    // Issues the launches and copies for a batch, between device pointers. It is captured, so it
+    // must not wait for anything.
     void (*run)(GpuModel *model, GpuWork work, const DeviceBatch *batch);
     void (*carve)(GpuModel *model, DeviceArena *arena); // the model's own arrays
 
@@ -92,24 +92,24 @@ struct GpuModel {
     Blas blas;
     double peak_flops; // measured, training only
     DeviceArena arena;
-    size_t available, fits; // bytes that were free, and the largest batch for which they would do
+    size_t available, fits; // bytes that were free, and the largest batch that fits in them
     ParameterState state;
-    Muon muon; // where it is used
+    Muon muon; // if used
     PartialSums sums;
-    char *on_host, *on_device; // a batch as it is copied: StepParameters, then its arrays
+    char *on_host, *on_device; // a batch as copied: StepParameters, then its arrays
     GpuResults *results;       // on the device
     GpuResults *host_results;  // pinned
-    double norm;               // of the gradients as they are, negative: not known
+    double norm;               // of the current gradients; negative: not known
     DeviceStatistics statistics;
     GpuGraph graphs[GPU_GRAPHS];
     int graph_count;
-    DeviceReduction *reduction; // sums gradients over ranks; NULL: there is one
-    size_t given_from;          // those from here on are given to it by the last pass of an update
+    DeviceReduction *reduction; // sums gradients over ranks; NULL: only one rank
+    size_t given_from;          // the last pass of an update passes gradients from here on
     bool given;                 // they were
 };
 
 // ---- options ----------------------------------------------------------------
-// The CPU model's rows and the GPU's own, to be freed.
+// The options of the CPU model and of the GPU. The caller frees the array.
 static inline Option *gpu_options(const ModelType *host, int *count) {
     static const struct {
         OptionName name;
@@ -141,12 +141,12 @@ static inline size_t gpu_rows(const GpuModel *g) {
     return g->batch * g->length;
 }
 
-// Inputs, rows, targets and mask, tokens and mask of the source, each of whole numbers.
+// Inputs, rows, targets and mask, tokens and mask of the source, each padded to whole int32.
 static inline size_t gpu_batch_bytes(size_t rows) {
     return sizeof(StepParameters) + rows * 4 * sizeof(int32_t) + 2 * (rows + sizeof(int32_t));
 }
 
-// What passes through the model need.
+// Memory for passes through the model.
 static inline void gpu_pass_carve(GpuModel *g, DeviceArena *a) {
     g->results = arena_array<GpuResults>(a, 1, "batches");
     g->on_device = arena_array<char>(a, gpu_batch_bytes(gpu_rows(g)), "batches");
@@ -173,7 +173,7 @@ static inline size_t gpu_bytes(GpuModel *g, size_t batch) {
     return counting.used;
 }
 
-// The largest batch for which `available` bytes would do; 0: none.
+// Returns the largest batch that fits in `available` bytes, or 0.
 static inline size_t gpu_largest_batch(GpuModel *g, size_t available) {
     size_t fits = 0, step = 1;
     while (fits + step <= g->row_limit / g->length && gpu_bytes(g, fits + step) <= available) {
@@ -209,7 +209,7 @@ static inline void gpu_memory_create(GpuModel *g) {
                     g->arena.used);
     if (gpu_rows(g) > 0) {
         const char *other = g->recompute || !g->training ? "" : ", or add --recompute";
-        const size_t reserve = total / 64; // graphs, and what the driver takes
+        const size_t reserve = total / 64; // graphs, and the driver's memory
         g->fits = gpu_largest_batch(g, g->available > reserve ? g->available - reserve : 0);
         if (g->fits)
             snprintf(advice, sizeof(advice), "lower --%s to %zu%s", options_name(g->lower[0]),
@@ -244,8 +244,8 @@ static inline void gpu_reduction_create(GpuModel *g, const ModelSetup *setup) {
     g->given_from = plan.count;
 }
 
-// First the host's model, which checks the options; then gpu_memory_create() when the model knows
-// its shapes.
+// Creates the host model first, which checks the options. The model calls gpu_memory_create() once
+// it knows its shapes.
 static inline void gpu_model_create(GpuModel *g, const ModelType *host_type,
                                     const ModelSetup *setup) {
     ModelSetup host = *setup;
@@ -255,8 +255,8 @@ static inline void gpu_model_create(GpuModel *g, const ModelType *host_type,
     if (!setup->float32 && !translates)                   // it shows no attention
         host.batch = host.length = host.rows = 0;
     host.training = false;
-    host.say_size = NULL; // what the host takes is not what the GPU takes
-    host.float32 = true;  // this processor may not have what the GPU has
+    host.say_size = NULL; // the host's memory is not the GPU's
+    host.float32 = true;  // this processor may lack features of the GPU
     g->host_type = host_type;
     g->lower = host_type->task->lower;
     g->host = host_type->create(&host);
@@ -288,7 +288,7 @@ static inline void gpu_forget_graphs(GpuModel *g) {
     g->graph_count = 0;
 }
 
-// What gpu_model_create() and gpu_memory_create() made.
+// Frees the results of gpu_model_create() and gpu_memory_create().
 static inline void gpu_model_destroy(GpuModel *g) {
     device_synchronize(&g->device);
     gpu_forget_graphs(g);
@@ -304,8 +304,7 @@ static inline void gpu_model_destroy(GpuModel *g) {
 }
 
 // ---- where the time goes ----------------------------------------------------
-// profile_lap() for work on the stream, which it waits for. Evaluations are not booked kind by
-// kind.
+// profile_lap() for work on the stream, after waiting for it. Evaluations are not profiled by kind.
 static inline void gpu_lap(const GpuModel *g, GpuWork work, const char *kind, ProfilePart part,
                            double flops) {
     if (!g->profile || work != GPU_TRAIN) return;
@@ -314,17 +313,17 @@ static inline void gpu_lap(const GpuModel *g, GpuWork work, const char *kind, Pr
 }
 
 // ---- batches and graphs -----------------------------------------------------
-// The input of a step's kernels.
+// The step parameters, as kernels read them.
 static inline const StepParameters *gpu_step(const GpuModel *g) {
     return (const StepParameters *)g->on_device;
 }
 
-// Dropout at a place of the model; none when evaluating.
+// Dropout at a site of the model; none when evaluating.
 static inline DropoutSite gpu_dropout(const GpuModel *g, GpuWork work, double rate, uint32_t site) {
     return work == GPU_TRAIN && rate > 0 ? dropout_site(gpu_step(g), rate, site) : dropout_none();
 }
 
-// Tokens that are none would make kernels read anywhere. Written so that compilers vectorise it.
+// Invalid tokens would make kernels read out of bounds. Written so that compilers vectorise it.
 static inline void gpu_check_tokens(const int32_t *tokens, size_t count, int32_t least,
                                     int64_t vocabulary) {
     int32_t smallest = 0, largest = 0;
@@ -337,8 +336,8 @@ static inline void gpu_check_tokens(const int32_t *tokens, size_t count, int32_t
              (long long)vocabulary);
 }
 
-// An array of the batch after those already staged, to be filled; *place: where it will
-// be.
+// Appends an array to the staged batch and returns it, to be filled; *place: its address on the
+// device.
 template <typename T>
 static inline T *gpu_stage_array(GpuModel *g, DeviceBatch *to, size_t count, const T **place) {
     T *const array = (T *)(g->on_host + to->bytes);
@@ -347,8 +346,8 @@ static inline T *gpu_stage_array(GpuModel *g, DeviceBatch *to, size_t count, con
     return array;
 }
 
-// Rows that have a target, and these. As many of each are staged as a sixteenth of the batch's
-// rows, or a multiple of that, holds: batches of one shape shall mostly have the same graph.
+// Stages the rows that have a target, and these targets. Their number is rounded up to a multiple
+// of a sixteenth of the batch's rows, so that batches of one shape mostly have the same graph.
 static inline void gpu_stage_chosen(GpuModel *g, DeviceBatch *to, const int32_t *targets,
                                     size_t rows) {
     const size_t step = (rows + 15) / 16;
@@ -369,7 +368,7 @@ static inline void gpu_stage_chosen(GpuModel *g, DeviceBatch *to, const int32_t 
     for (; filled < to->chosen; filled++) chosen[filled] = wanted[filled] = -1;
 }
 
-// The batch as the device will find it. Its last copy has to be done.
+// Stages a batch and returns it with its device addresses. The previous copy must have completed.
 static inline DeviceBatch gpu_stage(GpuModel *g, const Batch *batch, double scale) {
     const size_t rows = (size_t)batch->batch * (size_t)batch->length;
     const size_t source_rows = (size_t)batch->batch * (size_t)batch->source.length;
@@ -410,8 +409,8 @@ static inline DeviceBatch gpu_stage(GpuModel *g, const Batch *batch, double scal
     return to;
 }
 
-// Gradients from `from` on are final, those from `end` on were before: others may take their sums.
-// A model that calls this in its backward pass sets given_from to the least `from`.
+// Gradients from `from` on are final, those from `end` on were final before: their sums over ranks
+// may start. A model that calls this in its backward pass sets given_from to the smallest `from`.
 static inline void gpu_gradients_final(GpuModel *g, const DeviceBatch *batch, size_t from,
                                        size_t end) {
     if (!batch->last) return;
@@ -420,7 +419,7 @@ static inline void gpu_gradients_final(GpuModel *g, const DeviceBatch *batch, si
     device_reduction_final(g->reduction, g->state.gradients, from, end, g->device.stream);
 }
 
-// Copies a staged batch and works on it, on the stream.
+// Copies a staged batch to the device and runs the work on the stream.
 static inline void gpu_issue(GpuModel *g, GpuWork work, const DeviceBatch *batch) {
     CUDA_CHECK(cudaMemcpyAsync(g->on_device, g->on_host, batch->bytes, cudaMemcpyHostToDevice,
                                g->device.stream));
@@ -431,16 +430,16 @@ static inline void gpu_issue(GpuModel *g, GpuWork work, const DeviceBatch *batch
     if (batch->last) device_reduction_join(g->reduction, g->device.stream);
 }
 
-// Whether a graph of one batch does for the other.
+// Returns whether a graph of one batch can run the other.
 static inline bool gpu_same_shape(const DeviceBatch &a, const DeviceBatch &b) {
     return a.batch == b.batch && a.length == b.length && a.mask == b.mask && a.chosen == b.chosen &&
            a.rows == b.rows && a.source.length == b.source.length && a.source.mask == b.source.mask;
 }
 
-// Starts the work on a batch. A shape that comes for the first time is worked on as it is:
-// libraries make their plans, kernels are loaded, and a batch that never comes again costs no
-// graph. The second time it is captured. What is never captured: training with --profile, which
-// waits for every kind of work, and sums of gradients (device_reduction_final()).
+// Starts the work on a batch. The first batch of a shape runs without a graph: libraries make their
+// plans, kernels are loaded, and a shape that does not recur costs no graph. The second one is
+// captured. Never captured: training with --profile, which waits after every kind of work, and sums
+// of gradients (device_reduction_final()).
 static inline void gpu_launch(GpuModel *g, GpuWork work, const DeviceBatch *batch) {
     g->given = g->given || batch->last;
     if (batch->last || (g->profile && work == GPU_TRAIN)) {
@@ -460,7 +459,7 @@ static inline void gpu_launch(GpuModel *g, GpuWork work, const DeviceBatch *batc
     gpu_issue(g, work, batch);
 }
 
-// Waits for all that was started, and for its results.
+// Waits for all started work and copies its results.
 static inline void gpu_wait(GpuModel *g) {
     CUDA_CHECK(cudaMemcpyAsync(g->host_results, g->results, sizeof(GpuResults),
                                cudaMemcpyDeviceToHost, g->device.stream));
@@ -481,8 +480,8 @@ static inline int64_t gpu_correct(const void *model) {
     return llround(g->host_results->classifier.correct);
 }
 
-// After a GPU_TRAIN graph and what follows it: the norm of the gradients, which the loop will ask
-// for, on the same wait as the loss; that of sums over ranks is another one.
+// After a GPU_TRAIN graph and the work that follows it: computes the gradient norm for the training
+// loop, with the same wait as for the loss. The norm of sums over ranks needs another wait.
 static inline double gpu_finish_training(GpuModel *g) {
     if (g->reduction && g->profile)
         device_reduction_wait(g->reduction, g->device.stream); // before the lap does
@@ -563,7 +562,7 @@ static inline void gpu_update(void *model, const UpdateSettings *settings) {
     GpuModel *g = (GpuModel *)model;
     adamw_update(&g->device, &g->state, settings);
     if (g->uses_muon) muon_update(&g->device, &g->blas, &g->muon, &g->state, settings);
-    if (g->profile) device_synchronize(&g->device); // the loop's next lap is of other work
+    if (g->profile) device_synchronize(&g->device); // so that the loop's next lap excludes it
     g->host_current = false;
     g->norm = 0;
 }
@@ -574,7 +573,7 @@ static inline void gpu_clear_gradients(void *model) {
     g->norm = 0;
 }
 
-// Gives the CPU's model the parameters as they are.
+// Copies the current parameters to the CPU's model.
 static inline void gpu_update_host(GpuModel *g) {
     if (g->host_current) return;
     float *values = (float *)allocate(g->state.total, sizeof(float), "parameters");
@@ -584,8 +583,8 @@ static inline void gpu_update_host(GpuModel *g) {
     free(values);
 }
 
-// A forward pass that is measured, without a graph, as measuring waits for the device. The weights
-// of one query are kept by the CPU's model, in float32.
+// Runs a measured forward pass, without a graph, as measuring waits for the device. The weights of
+// a single query come from the CPU's model, in float32.
 static inline void gpu_statistics(void *model, const Batch *batch, Statistics *statistics) {
     GpuModel *g = (GpuModel *)model;
     if (statistics->keeps) {
@@ -599,7 +598,7 @@ static inline void gpu_statistics(void *model, const Batch *batch, Statistics *s
     g->statistics.to = NULL;
 }
 
-// Beam search is the CPU's.
+// Beam search runs on the CPU.
 static inline void *gpu_translator_create(void *model, const Batch *batch, int beams,
                                           int64_t positions) {
     GpuModel *g = (GpuModel *)model;
@@ -622,7 +621,7 @@ static inline bool gpu_is_other(const void *model) {
     return g->host_type->exchange->is_other(g->host);
 }
 
-// The CPU's entries, with those that are the same for all models on the GPU.
+// The CPU's entries, with those common to all models on the GPU replaced.
 static inline ModelType gpu_model_type(const ModelType *host, const char *program) {
     ModelType type = *host;
     type.program = program;

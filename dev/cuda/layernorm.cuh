@@ -1,13 +1,13 @@
 // Layer normalisation over channels (Ba et al. 2016), y = gain * (x - mean) * rstd + bias, fused
-// with what comes before and after it: the forward kernel computes x itself (a residual sum with
-// dropout, an embedding) and rounds y to what the next product reads; the backward kernel also
-// computes y again, so that it need not be kept, and the gradient of the sublayer below through its
-// dropout. So the residual stream is read and written once.
+// with its neighbours. The forward kernel computes x itself (a residual sum with dropout, an
+// embedding) and rounds y to the type of the next product. The backward kernel also recomputes y,
+// so that it need not be kept, and computes the gradient of the sublayer below through its dropout.
+// So the residual stream is read and written once.
 //
 // RMSNorm (Zhang and Sennrich 2019), y = gain * x * rstd, is the same with a mean of 0 and no bias.
 //
-// A warp has a row. Rows of up to 1024 channels, in fours, stay in registers; others are read
-// again.
+// A warp processes a row. Rows of up to 1024 channels, in multiples of 4, stay in registers; others
+// are read again.
 #ifndef CUDA_LAYERNORM_CUH
 #define CUDA_LAYERNORM_CUH
 
@@ -15,10 +15,10 @@
 #include "partial_sums.cuh"
 #include "parts.cuh"
 
-static constexpr int LAYERNORM_WARPS = 8; // a block
+static constexpr int LAYERNORM_WARPS = 8; // per block
 
-// How a kernel goes through a row: VEC channels a lane and access, ITEMS of them in registers (0:
-// any number, none in registers).
+// How a kernel traverses a row: VEC channels per lane and access, ITEMS accesses kept in registers
+// (0: any number, none kept).
 #define WITH_ROW_SHAPE(channels, VEC, ITEMS, ...)                                                  \
     do {                                                                                           \
         const size_t row_items = (channels) % 4 ? 0 : ((channels) + 127) / 128;                    \
@@ -73,14 +73,14 @@ static __device__ __forceinline__ void for_row(unsigned channels, F f) {
     }
 }
 
-// Dropout along a row. Where rows are whole blocks of the generator a warp shares its calls.
+// Dropout along a row. If rows are whole blocks of the generator, a warp shares its calls.
 template <int VEC, int ITEMS> struct RowDropout {
     uint32_t kept[ITEMS > 0 ? (ITEMS + 1) / 2 : 1]; // eight bits for two items
     uint64_t first;                                 // element of channel 0
     bool shared;
 };
 
-// For row `row` of the batch, by a whole warp; `length`: T.
+// For row `row` of the batch, by a whole warp. `length`: T.
 template <int VEC, int ITEMS>
 static __device__ __forceinline__ RowDropout<VEC, ITEMS>
 row_dropout(const DropoutSite &s, size_t row, unsigned length, unsigned channels) {
@@ -114,8 +114,8 @@ static __device__ __forceinline__ void drop_row(float v[VEC], const RowDropout<V
 }
 
 // ---- forward ----------------------------------------------------------------
-// Where x comes from. load() gives VEC channels of a row; `out` (M, C) receives x, NULL: it is
-// there already.
+// Sources of x. load() gives VEC channels of a row; `out` (M, C) receives x, NULL: it is already
+// stored.
 struct PlainRows {
     const float *x; // (M, C)
     template <int VEC>
@@ -127,8 +127,7 @@ struct PlainRows {
     __device__ __forceinline__ void add(float *, size_t, unsigned, unsigned) const {}
 };
 
-// x = base + dropout(y); base is loaded by load(), which drops nothing out: the caller does, before
-// add().
+// x = base + dropout(y). load() returns y, the caller applies dropout, and add() adds base.
 struct ResidualRows {
     const float *x, *y; // (M, C)
     template <int VEC>
@@ -150,7 +149,7 @@ struct ResidualRows {
 struct EmbeddingRows {
     const float *token;    // (V, C)
     const float *position; // (positions, C); NULL: none
-    const float *type;     // (C) that all tokens have; NULL: none
+    const float *type;     // (C) common to all tokens; NULL: none
     const int32_t *inputs; // (M)
     unsigned length;       // T
     float scale;
@@ -174,27 +173,27 @@ struct EmbeddingRows {
 };
 
 struct LayerNormWeights {
-    const float *gain; // (C); NULL: nothing is normalised, and what comes out is x
+    const float *gain; // (C); NULL: no normalisation, the output is x
     const float *bias; // (C); NULL: RMSNorm
     double epsilon;
 };
 
-// What the forward pass leaves.
+// The outputs of the forward pass.
 struct LayerNormOutput {
-    Matrix norm;   // (M, C) what the next product reads; or (M, 3C): its parts (parts.cuh)
-    float *stream; // (M, C) the same in float32, where it is the residual stream (post-norm); else
+    Matrix norm;   // (M, C) the next product's input; or (M, 3C): its parts (parts.cuh)
+    float *stream; // (M, C) the same in float32, if it is the residual stream (post-norm); else
                    // NULL
-    float *mean, *rstd; // (M) for the backward pass; NULL: there is none
+    float *mean, *rstd; // (M) for the backward pass; NULL: not needed
 };
 
-// What the forward pass reads and writes. T: of the next product's input.
+// Inputs and outputs of the forward kernel. T: type of the next product's input.
 template <typename T, typename Source> struct LayerNormForward {
-    T *y;               // (M, C), or parts (M, 3C)
-    float *stream;      // (M, C) or NULL; may be what the source adds
-    float *mean, *rstd; // (M) or NULL
-    float *out;         // (M, C) rows = source, dropped out, plus what the source adds; or NULL
-    Source source;      // of the rows that are normalised
-    DropoutSite site;   // of that dropout
+    T *y;                     // (M, C), or parts (M, 3C)
+    float *stream;            // (M, C) or NULL; may alias the array that the source adds
+    float *mean, *rstd;       // (M) or NULL
+    float *out;               // (M, C) rows = dropout(source) plus what the source adds; or NULL
+    Source source;            // of the rows to normalise
+    DropoutSite site;         // of that dropout
     const float *gain, *bias; // (C) or NULL
     float epsilon;
     unsigned length, channels;
@@ -208,7 +207,7 @@ static __device__ __forceinline__ void layernorm_forward_row(const LayerNormForw
     float x[ITEMS > 0 ? ITEMS : 1][VEC];
     const unsigned channels = p.channels;
     const RowDropout<VEC, ITEMS> dropout = row_dropout<VEC, ITEMS>(p.site, row, p.length, channels);
-    const auto fetch = [&](unsigned i, unsigned c) { // x of this place
+    const auto fetch = [&](unsigned i, unsigned c) { // x at this position
         p.source.template load<VEC>(x[i], row, c, channels);
         drop_row(x[i], dropout, p.site, i, c);
         p.source.template add<VEC>(x[i], row, c, channels);
@@ -220,8 +219,7 @@ static __device__ __forceinline__ void layernorm_forward_row(const LayerNormForw
         for (int v = 0; v < VEC; v++) sum += x[i][v];
     });
     const float mean = p.bias ? warp_sum(sum) / (float)channels : 0;
-    // Nothing is stored before all is loaded: a compiler does not know that no load reads what is
-    // stored.
+    // All loads precede all stores, as the compiler cannot know that they do not alias.
     for_row<VEC, ITEMS>(channels, [&](unsigned i, unsigned c) {
         if (ITEMS == 0) fetch(i, c);
         if (p.out) store_row<VEC>(p.out + row * channels + c, x[i]);
@@ -301,20 +299,20 @@ static inline void layernorm_forward(const Device *d, LayerNormOutput to, const 
 }
 
 // ---- backward ---------------------------------------------------------------
-// The other outputs of the backward pass, where it has data; both of one type.
+// Additional outputs of the backward pass, if their data is set; both of one type.
 struct LayerNormTail {
-    Matrix norm;   // (M, C) y again, for the weight gradient of the product that read it
+    Matrix norm;   // (M, C) y recomputed, for the weight gradient of the product that read it
     Matrix dbelow; // (M, C) dropout'(dx), the gradient to the sublayer output that was added to x
     DropoutSite site; // of that dropout
     size_t length;    // T
 };
 
-// What the backward kernel reads and writes. T: of products' inputs.
+// Inputs and outputs of the backward kernel. T: type of the products' inputs.
 template <typename T> struct LayerNormBackward {
     float *dx;                // (M, C) += the gradient to x, or = it
-    float *dgains, *dbiases;  // (parts, C) sums over a part of the rows; biases: or NULL
+    float *dgains, *dbiases;  // (parts, C) sums over a part of the rows; dbiases may be NULL
     const float *dy, *x;      // (M, C)
-    const float *gain, *bias; // (C); bias: or NULL
+    const float *gain, *bias; // (C); bias may be NULL
     const float *mean, *rstd; // (M)
     T *norm, *dbelow;         // (M, C) or NULL
     DropoutSite site;
@@ -324,7 +322,7 @@ template <typename T> struct LayerNormBackward {
 };
 
 // One row: with x^ = (x - mean) rstd and n = dy gain, dx = rstd (n - mean(n) - x^ mean(n x^));
-// RMSNorm: without mean(n). Adds to the lane's sums for gain and bias where they are kept in
+// RMSNorm: without mean(n). Adds to the lane's sums for gain and bias if they are kept in
 // registers.
 template <typename T, int VEC, int ITEMS>
 static __device__ __forceinline__ void layernorm_backward_row(const LayerNormBackward<T> &p,
@@ -334,8 +332,7 @@ static __device__ __forceinline__ void layernorm_backward_row(const LayerNormBac
         before[ITEMS > 0 ? ITEMS : 1][VEC];
     const float mean = p.mean[row], rstd = p.rstd[row];
     const size_t start = row * p.channels;
-    // All of a row that is read before any of it is stored: a compiler does not know what may
-    // overlap.
+    // All of a row is read before any of it is stored: the compiler cannot know what may overlap.
     const auto fetch = [&](unsigned i, unsigned c) {
         float x[VEC];
         load_row<VEC>(x, p.x + start + c);
@@ -390,7 +387,7 @@ static __device__ __forceinline__ void layernorm_backward_row(const LayerNormBac
     });
 }
 
-// A block has a part of the rows. Shared memory: (LAYERNORM_WARPS, C) floats, where sums are in
+// A block processes a part of the rows. Shared memory: (LAYERNORM_WARPS, C) floats, if sums are in
 // registers.
 template <typename T, int VEC, int ITEMS>
 static __global__ void __launch_bounds__(LAYERNORM_WARPS *WARP)
@@ -421,7 +418,7 @@ static __global__ void __launch_bounds__(LAYERNORM_WARPS *WARP)
     }
 }
 
-// The sums for gain and bias of rows that do not stay in registers. Block (x, part): 32 columns.
+// The sums for gain and bias, for rows that do not stay in registers. Block (x, part): 32 columns.
 template <typename T> static __global__ void layernorm_sums_kernel(const LayerNormBackward<T> p) {
     begin_kernel();
     __shared__ float rows[2][LAYERNORM_WARPS][WARP + 1];
@@ -456,7 +453,7 @@ static inline void layernorm_backward_launch(const Device *d, const LayerNormBac
     launch_early(d, layernorm_backward_kernel<T, VEC, ITEMS>, dim3(parts), block, shared, p);
 }
 
-// What the forward pass read and left.
+// The input of the forward pass, and the statistics it computed.
 struct LayerNormInput {
     const float *x; // (M, C)
     LayerNormWeights weights;
@@ -464,7 +461,7 @@ struct LayerNormInput {
 };
 
 struct LayerNormGradients {
-    float *dx;            // (M, C) += the gradient to x, or = it where `first`
+    float *dx;            // (M, C) += the gradient to x, or = it if `first`
     float *dgain, *dbias; // (C) +=, with partial_sums_finish(); dbias: NULL for RMSNorm
     bool first;           // then dx may be dy
 };

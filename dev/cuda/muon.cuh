@@ -1,9 +1,9 @@
-// Muon (Jordan et al. 2024) on the GPU: the update of dev/cpu/muon.h.
+// Muon (Jordan et al. 2024) on the GPU: the same update as dev/cpu/muon.h.
 //
-// Hidden matrices of one shape are made orthogonal together, each product of a Newton-Schulz step
-// one batched product of all of them: a layer's matrices are small, and there are many. The
-// launches of an update are always the same, so they are a graph; what changes from update to
-// update is in device memory.
+// Hidden matrices of one shape are orthogonalised together: each product of a Newton-Schulz step is
+// one batched product over all of them, because a layer's matrices are small and numerous. The
+// launches of an update are always the same, so they are captured in a graph. Values that change
+// between updates are in device memory.
 #ifndef CUDA_MUON_CUH
 #define CUDA_MUON_CUH
 
@@ -13,10 +13,10 @@ extern "C" {
 #include "muon_constants.h"
 }
 
-static constexpr size_t MUON_SHAPES = 16; // different ones that a model may have
+static constexpr size_t MUON_SHAPES = 16; // most distinct shapes per model
 static constexpr int MUON_THREADS = 256;
-// Numbers in the matrices that are worked on together, unless one has more, and those of a thread.
-#ifdef CUDA_ON_CPU // small, so that tests have several of such matrices and of blocks of threads
+// Elements per batch of matrices, which has at least one matrix, and elements per thread.
+#ifdef CUDA_ON_CPU // small, so that tests have several such matrices and thread blocks
 static constexpr size_t MUON_NUMBERS = 650;
 static constexpr int MUON_EACH = 1;
 #else
@@ -24,19 +24,19 @@ static constexpr size_t MUON_NUMBERS = (size_t)1 << 24;
 static constexpr int MUON_EACH = 16;
 #endif
 
-// Where a hidden matrix is among the parameters.
+// Location of a hidden matrix among the parameters.
 struct MuonMatrix {
     uint64_t offset;
     uint32_t decay; // 1: weight decay applies
 };
 
-// Matrices (R, K). In working memory each begins at a multiple of 16 numbers.
+// Matrices of one shape (R, K). Each starts at a multiple of 16 elements in working memory.
 struct MuonShape {
     size_t rows, columns;
-    size_t first, count; // of them among all hidden matrices, sorted by shape
+    size_t first, count; // range among all hidden matrices, sorted by shape
 };
 
-// What changes from update to update.
+// Values that change between updates.
 struct MuonSettings {
     double learning_rate, weight_decay;
     float gradient_scale;
@@ -45,17 +45,15 @@ struct MuonSettings {
 struct Muon {
     MuonShape shapes[MUON_SHAPES];
     size_t shape_count, matrix_count;
-    MuonMatrix *matrices;   // (matrix_count)
-    MuonSettings *settings; // (1)
-    double *squares;        // of the matrices' numbers, a sum for each block of threads
-    Matrix x[2];            // the matrices before and after a step, as products read them
-    float *orthogonal;      // and after the last one
-    float *gram,
-        *square; // of each matrix its product with itself (N, N), N = min(R, K), and that's
-    Matrix gram_input,
-        factor;            // as products read it, and the polynomial of it that x is multiplied by
-    bool updated;          // once, without a graph
-    cudaGraphExec_t graph; // NULL: not captured yet
+    MuonMatrix *matrices;      // (matrix_count)
+    MuonSettings *settings;    // (1)
+    double *squares;           // sums of squares of matrix elements, one per thread block
+    Matrix x[2];               // the matrices before and after a step, as input of products
+    float *orthogonal;         // the matrices after the last step
+    float *gram, *square;      // (N, N) per matrix, N = min(R, K): x^T x or x x^T; its square
+    Matrix gram_input, factor; // gram as input of products; the polynomial that multiplies x
+    bool updated;              // has run once, without a graph
+    cudaGraphExec_t graph;     // NULL: not captured yet
 };
 
 static inline size_t muon_padded(size_t numbers) {
@@ -66,7 +64,7 @@ static inline size_t muon_side(const MuonShape &s) {
     return s.rows < s.columns ? s.rows : s.columns;
 }
 
-// How many matrices of a shape are worked on together.
+// Number of matrices of a shape that are processed together.
 static inline size_t muon_together(const MuonShape &s) {
     const size_t most = MUON_NUMBERS / muon_padded(s.rows * s.columns);
     return most < 1 ? 1 : most < s.count ? most : s.count;
@@ -99,7 +97,7 @@ static inline void muon_find_shapes(Muon *m, const ParameterTable *table) {
         m->shapes[s].first = m->shapes[s - 1].first + m->shapes[s - 1].count;
 }
 
-// Carves what an update of the table's hidden matrices works in. in_bf16: products read bf16.
+// Carves working memory for updates of the table's hidden matrices. in_bf16: products read bf16.
 static inline void muon_carve(Muon *m, DeviceArena *arena, const ParameterTable *table,
                               bool in_bf16) {
     const char *purpose = "orthogonalisation";
@@ -126,7 +124,7 @@ static inline void muon_carve(Muon *m, DeviceArena *arena, const ParameterTable 
         in_bf16 ? arena_matrix(arena, 1, squares, true, purpose) : float_matrix(m->gram, squares);
 }
 
-// After carving.
+// Uploads the offsets of the hidden matrices. Call after muon_carve().
 static inline void muon_start(const Device *d, const Muon *m, const ParameterTable *table) {
     MuonMatrix *matrices = (MuonMatrix *)allocate(m->matrix_count, sizeof(MuonMatrix), "matrices");
     size_t at = 0;
@@ -145,13 +143,12 @@ static inline void muon_free(Muon *m) {
 }
 
 // ---- kernels ----------------------------------------------------------------
-// Matrices that are worked on together. Of kernels over them the block (x, i) has a piece of matrix
-// i.
+// Matrices that are processed together. In kernels, block (x, i) processes a part of matrix i.
 struct MuonBatch {
     const MuonMatrix *matrices;
     const MuonSettings *settings;
-    size_t size, step; // numbers of one, and from one to the next in working memory
-    size_t blocks;     // of threads for one
+    size_t size, step; // elements per matrix; from one matrix to the next in working memory
+    size_t blocks;     // thread blocks per matrix
     double *squares;   // (matrices, blocks)
 };
 
@@ -160,8 +157,8 @@ static __global__ void muon_settings_kernel(MuonSettings *to, const MuonSettings
     *to = from;
 }
 
-// m += (1 - momentum) (scale g - m); g = scale g + momentum (m - scale g), which is to be made
-// orthogonal, and the sum of its squares.
+// m += (1 - momentum) (scale g - m); g = scale g + momentum (m - scale g), the direction to
+// orthogonalise. Also sums its squares.
 static __global__ void __launch_bounds__(MUON_THREADS)
     muon_momentum_kernel(const MuonBatch b, float *moments, float *gradients) {
     begin_kernel();
@@ -201,8 +198,8 @@ static __global__ void __launch_bounds__(MUON_THREADS)
     }
 }
 
-// factor = A I + B gram + C square; gram (side, side), `step` numbers from one matrix to the next.
-// Block (x, i): a piece of matrix i.
+// factor = A I + B gram + C square. factor, gram and square (side, side): matrices are `step`
+// elements apart. Block (x, i) computes a part of matrix i.
 template <typename T>
 static __global__ void __launch_bounds__(MUON_THREADS)
     muon_polynomial_kernel(T *factor, const float *gram, const float *square, size_t side,
@@ -244,7 +241,7 @@ static inline void muon_multiply(Blas *blas, const BlasProduct &p, const void *a
              p.k, p.k, p.m, p.count);
 }
 
-// gram = x^T x where x (R, K) has more rows than columns, else x x^T.
+// gram = x^T x if x (R, K) has at least as many rows as columns, else x x^T.
 static inline BlasProduct muon_gram_product(const MuonShape &s, size_t count, bool in_bf16) {
     const bool tall = s.rows >= s.columns;
     BlasProduct p = {};
@@ -270,8 +267,8 @@ static inline BlasProduct muon_square_product(const MuonShape &s, size_t count, 
     return p;
 }
 
-// x factor (in BLAS's order of columns first: the factor, which is symmetric, is the first
-// operand), or factor x.
+// x factor if x has at least as many rows as columns, else factor x. BLAS is column-major, so x
+// factor has the factor, which is symmetric, as its first operand.
 static inline BlasProduct muon_next_product(const MuonShape &s, size_t count, bool in_bf16,
                                             bool to_bf16) {
     const bool tall = s.rows >= s.columns;
@@ -291,7 +288,7 @@ static inline BlasProduct muon_next_product(const MuonShape &s, size_t count, bo
     return p;
 }
 
-// Newton-Schulz steps on m->x[0], of `count` matrices: x = x (A + B x^T x + C (x^T x)^2).
+// Runs the Newton-Schulz steps on `count` matrices in m->x[0]: x = x (A + B x^T x + C (x^T x)^2).
 static inline void muon_orthogonalise(const Device *d, Blas *blas, const Muon *m,
                                       const MuonShape &s, size_t count) {
     const bool in_bf16 = m->factor.bf16, tall = s.rows >= s.columns;
@@ -313,7 +310,7 @@ static inline void muon_orthogonalise(const Device *d, Blas *blas, const Muon *m
     }
 }
 
-// Updates `count` matrices of a shape, from number `first` of them on.
+// Updates `count` matrices of a shape, starting with number `first`.
 static inline void muon_update_some(const Device *d, Blas *blas, const Muon *m,
                                     const ParameterState *state, const MuonShape &s, size_t first,
                                     size_t count) {
@@ -347,8 +344,8 @@ static inline void muon_update_all(const Device *d, Blas *blas, const Muon *m,
     }
 }
 
-// One update of every hidden matrix, then its gradient = 0 (dev/cpu/muon.h). The first one finds
-// the library's plans; the second is captured.
+// Updates every hidden matrix and clears its gradient (dev/cpu/muon.h). The first call selects
+// cuBLASLt's plans; the second is captured in a graph.
 static inline void muon_update(const Device *d, Blas *blas, Muon *m, const ParameterState *state,
                                const UpdateSettings *u) {
     const MuonSettings settings = {u->learning_rate, u->weight_decay, (float)u->gradient_scale};

@@ -1,9 +1,8 @@
-// Sums of gradients by NCCL, whose processes MPI connects.
+// Sums gradients with NCCL, between processes that MPI connects.
 //
-// Gradients are summed in place, bucket by bucket on a stream of its own, by NCCL's all-reduce.
-// Which bytes travel when is NCCL's affair; for one number of processes on the same machines its
-// order of a sum is the same each time.
-// --reduce bf16: numbers are rounded to bf16, and so is each of NCCL's partial sums.
+// NCCL's all-reduce sums gradients in place, bucket by bucket, on a separate stream. NCCL schedules
+// the transfers. For a given number of processes on the same machines, it sums in the same order
+// each time. With --reduce bf16, gradients and NCCL's partial sums are rounded to bf16.
 #include "device_ranks.cuh"
 #include "gemm.cuh"
 #ifdef CUDA_ON_CPU
@@ -17,18 +16,18 @@ extern "C" {
 #include <stdlib.h>
 
 static constexpr size_t BUCKETS = 16,
-                        BUCKET = (size_t)4 << 20; // at least so many of a model, elements at most
+                        BUCKET = (size_t)4 << 20; // minimum per model; most elements per bucket
 
 static void nccl_check(ncclResult_t result, const char *what) {
     if (result != ncclSuccess)
         fail("NCCL: %s: %s; set NCCL_DEBUG=WARN for details", what, ncclGetErrorString(result));
 }
 
-// Waits until what is on the stream is done.
+// Waits until the stream's work is done. Exits with an error after the timeout or if NCCL fails.
 static void wait_for(const Ranks *r, ncclComm_t comm, cudaStream_t stream, const char *what) {
     Deadline deadline = deadline_in(r->timeout);
     for (;;) {
-        const bool late = deadline_passed(&deadline); // it may be done meanwhile
+        const bool late = deadline_passed(&deadline); // read first: the work may finish meanwhile
         const cudaError_t state = cudaStreamQuery(stream);
         if (state == cudaSuccess) return;
         if (state != cudaErrorNotReady) CUDA_CHECK(state);
@@ -40,8 +39,8 @@ static void wait_for(const Ranks *r, ncclComm_t comm, cudaStream_t stream, const
     }
 }
 
-// All processes meet here, and connect here: not later, under the watchdog, by the first sum, when
-// memory is planned already.
+// Creates the communicator with all processes, under the watchdog. Connections are made here, not
+// by the first sum, because memory has already been planned by then.
 static ncclComm_t connect(Ranks *r) {
     ncclComm_t comm;
     ncclUniqueId id;
@@ -57,11 +56,11 @@ static ncclComm_t connect(Ranks *r) {
 
 struct DeviceReduction {
     Ranks *ranks;
-    size_t count, bucket; // elements of all, and of a bucket
+    size_t count, bucket; // elements in total and per bucket
     ncclComm_t comm;
-    Device device;                // the current one, and the stream that sums
+    Device device;                // the current GPU, and the stream for sums
     cudaEvent_t computed, summed; // gradients are ready to be summed; sums are ready
-    bool begun;                   // sums that no other stream waits for yet
+    bool begun;                   // sums are issued that no other stream waits for yet
     bf16 *rounded;                // (bucket) --reduce bf16
 };
 
@@ -111,7 +110,7 @@ static void sum(const DeviceReduction *d, float *gradients, size_t count) {
            d->rounded, count);
 }
 
-// The buckets that begin in from .. end-1, the last one first.
+// Sums the buckets that begin in from .. end-1, last one first.
 void device_reduction_final(DeviceReduction *d, float *gradients, size_t from, size_t end,
                             cudaStream_t stream) {
     const size_t first = (from + d->bucket - 1) / d->bucket;

@@ -1,6 +1,6 @@
-// The program of a model on the GPU: that of its C file, whose options, parameters, plan, way
-// through the blocks, statistics and description it takes; the blocks are those of
-// dev/cuda. Both programs read and write the same checkpoints, and drop the same elements.
+// A model's program on the GPU. Options, parameters, plan, order of blocks, statistics and
+// description come from the model's C file; the blocks are those of dev/cuda. The CPU and GPU
+// programs read and write the same checkpoints, and drop the same elements.
 #ifndef CUDA_ON_GPU_H
 #define CUDA_ON_GPU_H
 
@@ -8,16 +8,17 @@ extern "C" {
 #include "model.h"
 }
 
-// A model whose C file describes `host`.
+// Creates a model on the GPU. `host` is the type that the model's C file defines.
 void *transformer_create(const ModelType *host, const ModelSetup *setup);
 
-// Its entries: those of any model on the GPU, and the host's. To be freed.
+// Returns its entries: those of any model on the GPU, and those of `host`. Free with
+// transformer_type_free().
 ModelType transformer_type(const ModelType *host, const char *program,
                            void *(*create)(const ModelSetup *));
 void transformer_type_free(ModelType *type);
 
-// MODEL_on_gpu(), and the main() of train_MODELcu, which includes train.h; a test that is linked
-// with the program has its own.
+// Defines MODEL_on_gpu() and the main() of train_MODELcu, whose source includes train.h. A test
+// that is linked with the program defines its own main().
 #define MODEL_ON_GPU(model)                                                                        \
     static void *model##_create(const ModelSetup *setup) {                                         \
         return transformer_create(&model, setup);                                                  \

@@ -1,14 +1,14 @@
-// Sums over rows, such as gradients of gains and biases. A kernel cuts the rows into parts, whose
-// number does not depend on the GPU, and writes a row of sums for each. One launch at the end of
-// the backward pass adds all these rows to the gradients, in order: no atomics, the same bits from
-// run to run.
+// Sums over rows, such as gradients of gains and biases. A kernel splits the rows into parts and
+// writes one row of sums per part. The number of parts does not depend on the GPU.
+// partial_sums_finish() adds these rows to the gradients, in order, at the end of the backward
+// pass. There are no atomics, so results are bit-identical from run to run.
 #ifndef CUDA_PARTIAL_SUMS_CUH
 #define CUDA_PARTIAL_SUMS_CUH
 
 #include "device.cuh"
 #include <stdlib.h>
 
-static constexpr size_t SUM_PARTS = 512; // at most: enough blocks for every GPU
+static constexpr size_t SUM_PARTS = 512; // maximum; enough blocks for every GPU
 static constexpr size_t SUM_ALIGNMENT = 64;
 
 struct PartialSum {
@@ -19,19 +19,19 @@ struct PartialSum {
 
 // All sums of a backward pass.
 struct PartialSums {
-    float *partials;   // one after the other
+    float *partials;   // stored consecutively
     PartialSum *sums;  // (capacity) on the host
-    size_t used, size; // numbers of `partials`
+    size_t used, size; // elements of `partials`
     unsigned count, capacity;
 };
 
-// How many parts m rows are cut into, at least `rows` rows a part but for the last.
+// Number of parts for m rows: one per `rows` rows, rounded up, at most SUM_PARTS.
 static inline unsigned sum_parts(size_t m, size_t rows) {
     const size_t parts = (m + rows - 1) / rows;
     return (unsigned)(parts < SUM_PARTS ? parts : SUM_PARTS);
 }
 
-// For `sums` sums of together `width` numbers a part.
+// Carves memory for `sums` sums, which have `width` elements per part in total.
 static inline void partial_sums_carve(PartialSums *s, DeviceArena *a, unsigned sums, size_t width) {
     s->capacity = sums;
     s->size = SUM_PARTS * width + sums * SUM_ALIGNMENT;
@@ -47,14 +47,14 @@ static inline void partial_sums_start(PartialSums *s) {
     s->used = s->count = 0;
 }
 
-// The sum over `partial` (parts, width) goes to `target` (width).
+// Registers a sum: target (width) += the sum over the parts of `partial` (parts, width).
 static inline void partial_sums_join(PartialSums *s, float *target, const float *partial,
                                      unsigned parts, size_t width) {
     if (s->count == s->capacity) fail("more partial sums than planned");
     s->sums[s->count++] = {partial, target, parts, (unsigned)width};
 }
 
-// The same with room for them.
+// Like partial_sums_join(), but reserves and returns `partial` (parts, width).
 static inline float *partial_sums_add(PartialSums *s, float *target, unsigned parts, size_t width) {
     float *partial = s->partials + s->used;
     s->used += (parts * width + SUM_ALIGNMENT - 1) / SUM_ALIGNMENT * SUM_ALIGNMENT;
@@ -65,14 +65,14 @@ static inline float *partial_sums_add(PartialSums *s, float *target, unsigned pa
 
 static constexpr unsigned SUMS_TOGETHER = 64;
 
-// What one launch adds up. It is passed by value, so that a captured graph keeps it.
+// Sums added by one launch. Passed by value, so that a captured graph keeps it.
 struct PartialSumBatch {
     PartialSum sums[SUMS_TOGETHER];
-    unsigned first[SUMS_TOGETHER]; // block of each
+    unsigned first[SUMS_TOGETHER]; // first block of each sum
     unsigned count;
 };
 
-// A block: 32 columns of a sum; warp w takes parts w, w + 8, ...
+// Each block adds 32 columns of a sum; warp w adds parts w, w + 8, ...
 static __global__ void partial_sums_kernel(const PartialSumBatch batch) {
     begin_kernel();
     __shared__ float rows[8][WARP + 1];
@@ -107,15 +107,15 @@ static inline void partial_sums_finish(const Device *d, PartialSums *s) {
     }
 }
 
-// How column_sums_kernel() reads rows: lines of 128 bytes, 16 of them a lane where rows allow it
-// (WIDE).
-static constexpr int SUM_LANES = 8, SUM_ROWS = 32; // lanes along a row, rows at a time
+// How column_sums_kernel() reads rows. WIDE: 128 bytes of a row at a time, 16 per lane, if
+// alignment allows.
+static constexpr int SUM_LANES = 8, SUM_ROWS = 32; // lanes per row; rows at a time
 
 template <typename T, bool WIDE> struct SumShape {
     static constexpr int EACH = WIDE ? 16 / (int)sizeof(T) : 1, COLUMNS = SUM_LANES * EACH;
 };
 
-// Block (x, part): COLUMNS columns, its share of the rows.
+// Block (x, part) sums COLUMNS columns over its part of the rows.
 template <typename T, bool WIDE>
 static __global__ void __launch_bounds__(SUM_LANES *SUM_ROWS)
     column_sums_kernel(float *partial, const T *x, size_t m, unsigned n, size_t stride, bool add) {
@@ -153,7 +153,7 @@ static inline void column_sums_launch(const Device *d, float *partial, Matrix x,
                  0, partial, (const T *)x.data, m, (unsigned)n, x.columns, add);
 }
 
-// partial (parts, n) = the sums over parts of the m rows of x's first n columns, or += them.
+// partial (parts, n) = sums of x's first n columns over each part of the m rows, or += them.
 static inline void column_sums_of(const Device *d, float *partial, Matrix x, size_t m, size_t n,
                                   unsigned parts, bool add) {
     WITH_TYPE(x, T, {
@@ -165,7 +165,7 @@ static inline void column_sums_of(const Device *d, float *partial, Matrix x, siz
     });
 }
 
-// target (n) += the sum over the m rows of x's first n columns; done with partial_sums_finish().
+// target (n) += the sum of x's first n columns over the m rows, when partial_sums_finish() runs.
 static inline void column_sums(const Device *d, PartialSums *s, float *target, Matrix x, size_t m,
                                size_t n) {
     const unsigned parts = sum_parts(m, 64);

@@ -1,22 +1,23 @@
-// Products of float32 numbers by the tensor cores' bf16, for what bf16 alone is too coarse for:
-// each number is the sum of two of bf16, high and low, which hold 16 of its 24 bits, and of the
-// four products of parts the three that count are one product of three times as many columns:
+// Products of float32 matrices on bf16 tensor cores, where bf16 alone is too coarse. Each number is
+// split into two bf16 numbers, high and low, whose sum holds 16 of its 24 bits. Of the four
+// products of parts, the three significant ones are computed as one product with three times the
+// columns:
 //
-//     x w^T = [high(x) | low(x) | high(x)] [high(w) | high(w) | low(w)]^T, but for low(x) low(w)^T
+//     x w^T = [high(x) | low(x) | high(x)] [high(w) | high(w) | low(w)]^T, except low(x) low(w)^T
 //
-// Part of layernorm.cuh, which writes such x.
+// Part of layernorm.cuh, which writes x in this form.
 #ifndef CUDA_PARTS_CUH
 #define CUDA_PARTS_CUH
 
 #include "device.cuh"
 
-static constexpr size_t PARTS_COLUMNS = 3; // times the columns of what is multiplied
+static constexpr size_t PARTS_COLUMNS = 3; // times the columns of the operands
 
 static __device__ __forceinline__ float rounding_rest(float x) {
     return x - (float)(bf16)x;
 }
 
-// Block (x, i): matrix i of `count` numbers, in rows of `columns`.
+// Block (x, i) splits a part of matrix i, which has `count` elements in rows of `columns`.
 static __global__ void __launch_bounds__(256)
     weight_parts_kernel(bf16 *to, const float *from, size_t step, size_t columns, size_t count) {
     begin_kernel();
@@ -29,8 +30,8 @@ static __global__ void __launch_bounds__(256)
     parts[2 * columns] = (bf16)rounding_rest(x);
 }
 
-// to (matrices, N, 3K), or (matrices, 3K, N), = the parts of weights (N, K), or (K, N), that begin
-// `step` numbers apart.
+// to (matrices, N, 3K) or (matrices, 3K, N) = the parts of weights (N, K) or (K, N), which start
+// `step` elements apart.
 static inline void weight_parts(const Device *d, bf16 *to, const float *from, size_t step,
                                 size_t matrices, const LinearShape *shape) {
     const size_t count = shape->outputs * shape->inputs,

@@ -1,9 +1,9 @@
-// What is done to queries, keys and values between their product and attention of any kind
-// (dev/cpu/query_key.h says what): heads are normalised and rotated, and the keys and values of a
-// group of heads are copied to each of them. The product has added the bias.
+// Prepares queries, keys and values between their product and any kind of attention, as
+// dev/cpu/query_key.h does: normalises and rotates heads, and copies the keys and values of a group
+// to each of its heads. The product has already added the bias.
 //
-// A warp has a head of a row; a lane has pairs of elements that are rotated together, d and d +
-// D/2.
+// A warp processes one head of a row. A lane holds pairs of elements that are rotated together, d
+// and d + D/2.
 #ifndef CUDA_QUERY_KEY_CUH
 #define CUDA_QUERY_KEY_CUH
 
@@ -15,7 +15,7 @@ extern "C" {
 
 namespace query_key {
 
-static constexpr int WARPS = 8, PAIRS = 4; // of a block; of a lane, for heads of up to 256
+static constexpr int WARPS = 8, PAIRS = 4; // per block; per lane, for heads of up to 256
 
 template <typename T> struct Pass {
     T *to;                       // y (M, 3HD); backward dx (M, (H + 2H') D)
@@ -35,8 +35,8 @@ struct Pairs {
     float at[2][PAIRS];
 };
 
-// A head of a row: of which part, and where its numbers are in (M, (H + 2H') D) and, the first
-// copy, in (M, 3HD).
+// A head of a row: its part, its offset in (M, (H + 2H') D), and the offset of its first copy in
+// (M, 3HD).
 struct Head {
     AttentionPart part;
     int copies;
@@ -88,7 +88,7 @@ static __device__ __forceinline__ float pairs_mean(const Pairs &x, int size) {
     return warp_sum(sum) / (float)size;
 }
 
-// By the angles of a position (sign 1), or back (-1).
+// Rotates by the angles of a position (sign 1), or back (-1).
 static __device__ __forceinline__ void rotate(Pairs &x, const float *angles, int size, float sign) {
     for_pairs(size, [&](int i, int half, int d) {
         if (half) return;
@@ -99,7 +99,7 @@ static __device__ __forceinline__ void rotate(Pairs &x, const float *angles, int
     });
 }
 
-// 1 / (std + epsilon) or 1 / root mean square; std; and what the result is multiplied by.
+// 1 / (std + epsilon) or 1 / root mean square; std; factor of the result.
 struct HeadNorm {
     float inverse, deviation, scale;
 };
@@ -121,7 +121,7 @@ static __device__ __forceinline__ HeadNorm head_norm(const Pass<T> &p, Pairs &x,
     return n;
 }
 
-// From the gradient g to the result to that to x, which is overwritten; dgain +=.
+// Replaces g, the gradient of the result, by that of x. Overwrites x; dgain +=.
 template <typename T>
 static __device__ __forceinline__ void head_norm_backward(const Pass<T> &p, Pairs &g, Pairs &x,
                                                           AttentionPart part, const float *gain,
@@ -178,7 +178,7 @@ static __global__ void __launch_bounds__(WARPS *WARP) forward_kernel(const Pass<
     }
 }
 
-// A block has a part of the rows. Shared memory: (WARPS, 2, D) floats where there are gains.
+// Each block processes a part of the rows. Shared memory: (WARPS, 2, D) floats if gains exist.
 template <typename T>
 static __global__ void __launch_bounds__(WARPS *WARP) backward_kernel(const Pass<T> p) {
     begin_kernel();
@@ -217,7 +217,7 @@ static __global__ void __launch_bounds__(WARPS *WARP) backward_kernel(const Pass
     }
 }
 
-// x, y: the matrices of the pass, all of one type.
+// `to` and x have type T. Exits with an error if the shape of heads is not supported.
 template <typename T>
 static Pass<T> pass_create(Matrix to, Matrix x, const float *gains, const QueryKeyShape *s,
                            size_t length, size_t m) {
@@ -243,8 +243,9 @@ static Pass<T> pass_create(Matrix to, Matrix x, const float *gains, const QueryK
 
 } // namespace query_key
 
-// y (M, 3HD) from x (M, (H + 2H') D), of one type; gains (2, D) of qknorm; shape->angles on the
-// device. first: on the device, the position of each sequence's first row; NULL: 0.
+// Computes y (M, 3HD) from x (M, (H + 2H') D), of one type. gains (2, D): for qknorm.
+// shape->angles: on the device. first: the position of each sequence's first row, on the device;
+// NULL: 0.
 static inline void query_key_forward(const Device *d, Matrix y, Matrix x, const float *gains,
                                      const QueryKeyShape *shape, size_t length,
                                      const uint64_t *first, size_t m) {
@@ -256,8 +257,8 @@ static inline void query_key_forward(const Device *d, Matrix y, Matrix x, const 
     });
 }
 
-// dx (M, (H + 2H') D) from dy (M, 3HD), of one type; dgains +=, with partial_sums_finish(), where
-// there are gains.
+// Computes dx (M, (H + 2H') D) from dy (M, 3HD), of one type. If gains exist, dgains += when
+// partial_sums_finish() runs.
 static inline void query_key_backward(const Device *d, PartialSums *sums, Matrix dx, float *dgains,
                                       Matrix dy, Matrix x, const float *gains,
                                       const QueryKeyShape *shape, size_t length, size_t m) {

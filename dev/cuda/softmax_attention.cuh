@@ -1,14 +1,14 @@
 // Multi-head softmax attention, tile by tile with a running maximum (Milakov and Gimelshein 2018;
-// Dao et al., "FlashAttention", 2022, and "FlashAttention-2", 2023), so that T x T weights are
-// never held. What it computes, with which sink and dropout: dev/cpu/softmax_attention.h.
+// Dao et al., "FlashAttention", 2022, and "FlashAttention-2", 2023), so that the T x T weights are
+// never stored. dev/cpu/softmax_attention.h defines the result, with sink and dropout.
 //
-// A block of threads takes a tile of queries, 16 or 32 rows a warp, and goes through the keys: all
-// of its sequence, or, where attention is causal, those from its first query's window to its last
-// query. The backward pass
-// computes the weights again from the logarithm of their sum, once with queries in the rows, for
-// their gradient, and once with keys in the rows, for the gradients of keys and values: two more
-// products than where blocks add in memory, and the same bits from run to run. On sm_90 kernels of
-// warpgroup_attention.cuh do both, and add in turn.
+// A thread block processes a tile of queries, 16 or 32 rows per warp, and iterates over the keys:
+// all keys of the sequence or, if attention is causal, those from the window of its first query to
+// its last query. The backward pass recomputes the weights from the logarithm of their sum twice:
+// with queries in the rows, for the gradient of queries, and with keys in the rows, for the
+// gradients of keys and values. This takes two more products than additions across blocks in
+// memory, but results are bit-identical from run to run. On sm_90, kernels of
+// warpgroup_attention.cuh compute all gradients in one pass, and add in a fixed order.
 #ifndef CUDA_SOFTMAX_ATTENTION_CUH
 #define CUDA_SOFTMAX_ATTENTION_CUH
 
@@ -16,9 +16,9 @@
 
 namespace softmax {
 
-// Tiles of a head of up to SIZE channels. Products sum over WARPS * 16 M rows and N columns at a
-// time; the backward pass of keys and values takes COLUMNS of them at a time. They are chosen so
-// that sums fit in registers, and tiles in the 163 KB of shared memory that sm_80 has.
+// Tile shapes for heads of up to SIZE channels. Products have WARPS * 16 M rows and N columns; the
+// backward pass of keys and values computes COLUMNS of their channels at a time. Sums fit in
+// registers, and tiles in the 163 KB of shared memory of sm_80.
 template <typename T, int SIZE> struct Shapes {
     static constexpr int PARTS = PartsOf<T>::PARTS;
     static constexpr int WARPS = PARTS == 3 && SIZE == 256 ? 2 : 4;
@@ -46,8 +46,8 @@ static __device__ __forceinline__ void load_dy(bf16 *tile, const SoftmaxPass<T> 
 }
 
 // ---- forward ----------------------------------------------------------------
-// A tile of queries with all keys. While scores are computed values arrive, and the next keys while
-// values are summed.
+// Computes attention of a tile of queries to all keys. Values are loaded while scores are computed,
+// and the next keys while values are summed.
 template <typename T, int SIZE, int M>
 static __global__ void __launch_bounds__(WARP *Shapes<T, SIZE>::WARPS)
     forward_kernel(const SoftmaxPass<T> p) {
@@ -62,10 +62,10 @@ static __global__ void __launch_bounds__(WARP *Shapes<T, SIZE>::WARPS)
 
     const SoftmaxHead head = head_of(p, blockIdx.x);
     const int lane = (int)lane_index(), warp_row = (int)threadIdx.x / WARP * 16 * M;
-    const int first = (int)(gridDim.y - 1 - blockIdx.y) * ROWS; // those that see the most go first
+    const int first = (int)(gridDim.y - 1 - blockIdx.y) * ROWS; // tiles with the most keys first
     const int row = first + warp_row + lane / 4, end = last_key(p, first + ROWS);
     const int start = first_keys<N>(p, first);
-    // To all rows of the warp: the keys that the first sees, from those on that the last sees.
+    // Keys opened .. visible-1 are visible to all rows of the warp.
     const int visible = last_key(p, first + warp_row + 1),
               opened = first_key(p, first + warp_row + 16 * M - 1);
     load_part<Queries>(queries, p, head, first, QUERY);
@@ -99,7 +99,7 @@ static __global__ void __launch_bounds__(WARP *Shapes<T, SIZE>::WARPS)
 }
 
 // ---- backward ---------------------------------------------------------------
-// Tiles in shared memory: two that stay, and STAGES pairs that pass by.
+// Tiles in shared memory: two that stay, and STAGES pairs that are streamed.
 template <typename S, int SIZE> struct BackwardTiles {
     using Rows = TileShape<S::ROWS, SIZE, S::PARTS>;
     using Columns = TileShape<S::BACKWARD_N, SIZE, S::PARTS>;
@@ -124,7 +124,7 @@ static __device__ __forceinline__ BackwardTiles<S, SIZE> backward_tiles() {
     return t;
 }
 
-// The first (which 0) or second tile that passes by.
+// The first (which 0) or second streamed tile of a stage.
 template <typename S, int SIZE>
 static __device__ __forceinline__ bf16 *column_tile(const BackwardTiles<S, SIZE> &t, int stage,
                                                     int which) {
@@ -132,7 +132,7 @@ static __device__ __forceinline__ bf16 *column_tile(const BackwardTiles<S, SIZE>
            (size_t)(2 * stage + which) * (BackwardTiles<S, SIZE>::Columns::BYTES / sizeof(bf16));
 }
 
-// Queries in the rows: their gradient, and dy . y, which the other kernel reads.
+// Queries in the rows: computes their gradient, and dy . y for backward_keys_values().
 template <typename T, int SIZE>
 static __global__ void __launch_bounds__(WARP *Shapes<T, SIZE>::WARPS)
     backward_queries(const SoftmaxPass<T> p) {
@@ -147,7 +147,7 @@ static __global__ void __launch_bounds__(WARP *Shapes<T, SIZE>::WARPS)
     const int row = first + warp_row + lane / 4, end = last_key(p, first + S::ROWS);
     const int start = first_keys<N>(p, first);
     const int visible = last_key(p, first + warp_row + 1),
-              opened = first_key(p, first + warp_row + 15); // to all rows of the warp
+              opened = first_key(p, first + warp_row + 15); // as in forward_kernel()
     load_part<typename Tiles::Rows>(t.first_row, p, head, first, QUERY);
     load_dy<typename Tiles::Rows>(t.second_row, p, head, first);
     load_part<typename Tiles::Columns>(column_tile(t, 0, 0), p, head, start, KEY);
@@ -199,7 +199,7 @@ static __global__ void __launch_bounds__(WARP *Shapes<T, SIZE>::WARPS)
     store_gradient(p, head, dq, p.scale, row, QUERY, 0);
 }
 
-// Queries from `row` on, their gradients, and what belongs to each row of them.
+// Loads queries from `row` on, with their rows of dy, logsumexp and dy . y.
 template <typename S, int SIZE, typename T>
 static __device__ __forceinline__ void load_queries(const BackwardTiles<S, SIZE> &t, int stage,
                                                     const SoftmaxPass<T> &p,
@@ -215,7 +215,8 @@ static __device__ __forceinline__ void load_queries(const BackwardTiles<S, SIZE>
     }
 }
 
-// Keys in the rows: the gradients of keys and values, COLUMNS of them from blockIdx.z * COLUMNS on.
+// Keys in the rows: computes the gradients of keys and values, COLUMNS channels from blockIdx.z *
+// COLUMNS on.
 template <typename T, int SIZE>
 static __global__ void __launch_bounds__(WARP *Shapes<T, SIZE>::WARPS)
     backward_keys_values(const SoftmaxPass<T> p) {
@@ -229,7 +230,7 @@ static __global__ void __launch_bounds__(WARP *Shapes<T, SIZE>::WARPS)
               column = (int)blockIdx.z * S::COLUMNS;
     const int first = (int)blockIdx.y * S::ROWS, row = first + warp_row + lane / 4;
     const int first_seeing = p.causal ? first : 0,
-              end = last_query(p, first + S::ROWS); // of queries
+              end = last_query(p, first + S::ROWS); // range of queries
     load_part<typename Tiles::Rows>(t.first_row, p, head, first, KEY);
     load_part<typename Tiles::Rows>(t.second_row, p, head, first, VALUE);
     load_queries(t, 0, p, head, first_seeing);
@@ -322,13 +323,13 @@ static void forward_tiles(const Device *d, const SoftmaxPass<T> &p, size_t batch
     launch_early(d, forward_kernel<T, SIZE, M>, grid, WARP * S::WARPS, shared, p);
 }
 
-// Whether kernels for warp groups are built for such heads.
+// Whether warp group kernels are built for heads of SIZE channels.
 template <typename T, int SIZE>
 static constexpr bool WITH_WARP_GROUPS = HAVE_WARP_GROUPS &&Shapes<T, SIZE>::PARTS == 1 &&
                                          (SIZE == 64 || SIZE == 128);
 
-// With two blocks of 16 rows a warp each operand from shared memory serves twice; where that would
-// leave multiprocessors without work, one.
+// Two blocks of 16 rows per warp use each operand from shared memory twice. One block is used if
+// two would leave multiprocessors idle.
 template <typename T, int SIZE>
 static void run_forward(const Device *d, const SoftmaxPass<T> &p, size_t batch) {
     if constexpr (WITH_WARP_GROUPS<T, SIZE>)
@@ -404,16 +405,16 @@ static void backward(const Device *device, const DeviceAttentionGradients *gradi
 
 } // namespace softmax
 
-// ---- what a model calls -----------------------------------------------------
-// y (B, Tq, C), of the type of queries, keys and values: all bf16, or all float32 and computed as
-// such. logsumexp (B, H, Tq): for the backward pass, or NULL.
+// ---- interface --------------------------------------------------------------
+// Computes y (B, Tq, C). y, queries, keys and values are all bf16, or all float32 and computed at
+// that precision. logsumexp (B, H, Tq): for the backward pass, or NULL.
 static inline void softmax_attention_forward(const Device *device, Matrix y, float *logsumexp,
                                              const DeviceAttentionInput *in, double sink) {
     (y.bf16 ? softmax::forward<bf16> : softmax::forward<float>)(device, y, logsumexp, in, sink);
 }
 
-// Floats of working memory of the backward pass, for so many queries, or any batch of as many
-// tokens. It begins at a multiple of 16 bytes.
+// Returns the number of floats of working memory that the backward pass needs for this batch, or
+// for any batch with as many tokens. The memory must be aligned to 16 bytes.
 static inline size_t softmax_attention_workspace(const Device *device, size_t batch, size_t queries,
                                                  size_t channels, size_t heads, bool in_bf16) {
     const size_t units = batch * heads, size = channels / heads;
@@ -422,8 +423,8 @@ static inline size_t softmax_attention_workspace(const Device *device, size_t ba
            softmax::gathered_workspace(units, queries, size);
 }
 
-// The gradients to queries, keys and values are set; dy (B, Tq, C); y and logsumexp as the forward
-// pass left them. All of one type.
+// Sets the gradients of queries, keys and values. dy (B, Tq, C); y and logsumexp are outputs of the
+// forward pass. All matrices have one type.
 static inline void softmax_attention_backward(const Device *device,
                                               const DeviceAttentionGradients *gradients, Matrix dy,
                                               Matrix y, const float *logsumexp,

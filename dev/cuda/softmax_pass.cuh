@@ -1,5 +1,5 @@
-// What the kernels of softmax attention share: where heads lie, dropout, and what happens to a
-// warp's scores and gradients between the products. Part of softmax_attention.cuh.
+// Code shared by the softmax attention kernels: offsets of heads, dropout, and operations on a
+// warp's scores and gradients between products. Part of softmax_attention.cuh.
 #ifndef CUDA_SOFTMAX_PASS_CUH
 #define CUDA_SOFTMAX_PASS_CUH
 
@@ -10,19 +10,18 @@ namespace softmax {
 
 static constexpr int KEPT_BLOCK = 128; // keys whose dropout is decided together
 
-// What all blocks of threads of a pass share. Arrays of the backward pass are NULL in the forward
-// pass.
+// Arguments of a pass, the same for all thread blocks. Arrays of the backward pass are NULL in the
+// forward pass.
 template <typename T> struct SoftmaxPass {
     int queries, keys;       // Tq, Tk
     int padded;              // Tk rounded up to whole blocks of dropout
     int heads, size;         // H, D
     size_t channels;         // C
-    bool causal;             // a query sees the keys up to its own, else all
-    int window;              // causal: the keys that a query sees at most, its own the last
+    bool causal;             // a query sees keys up to its own; else all keys
+    int window;              // causal: most keys that a query sees, ending with its own
     float scale, log2_scale; // 1 / sqrt(D), the same times log2(e)
     float sink;
-    const T
-        *rows[3]; // queries (B, Tq), keys, values (B, Tk): the first of the C numbers of a token
+    const T *rows[3];    // queries (B, Tq), keys, values (B, Tk): first of a token's C elements
     size_t strides[3];   // from one token to the next
     T *y;                // (B, Tq, C)
     float *logsumexp;    // (B, H, Tq) or NULL
@@ -34,7 +33,7 @@ template <typename T> struct SoftmaxPass {
     float *product;             // (B, H, Tq) dy_i . y_i
 };
 
-// A head of a sequence.
+// Head h of sequence b.
 struct SoftmaxHead {
     size_t b, h, unit; // unit = b H + h
 };
@@ -44,13 +43,13 @@ static __device__ __forceinline__ SoftmaxHead head_of(const SoftmaxPass<T> &p, u
     return {unit / (unsigned)p.heads, unit % (unsigned)p.heads, unit};
 }
 
-// Of queries, or of keys and values.
+// Number of queries, or of keys and values.
 template <typename T>
 static __device__ __forceinline__ int length_of(const SoftmaxPass<T> &p, AttentionPart part) {
     return part == QUERY ? p.queries : p.keys;
 }
 
-// Of a row of a part, or of its gradient.
+// Offset of a row of a head, in a part or in its gradient.
 template <typename T>
 static __device__ __forceinline__ size_t part_place(const SoftmaxPass<T> &p,
                                                     const SoftmaxHead &head, int row,
@@ -58,7 +57,7 @@ static __device__ __forceinline__ size_t part_place(const SoftmaxPass<T> &p,
     return (head.b * (size_t)length_of(p, part) + (size_t)row) * stride + head.h * (size_t)p.size;
 }
 
-// Of y and its gradient.
+// Offset of a row of a head, in y or dy.
 template <typename T>
 static __device__ __forceinline__ size_t y_place(const SoftmaxPass<T> &p, const SoftmaxHead &head,
                                                  int row) {
@@ -66,9 +65,9 @@ static __device__ __forceinline__ size_t y_place(const SoftmaxPass<T> &p, const 
 }
 
 // ---- dropout ----------------------------------------------------------------
-// 16 bytes a row, in shared memory: bit j / 16 % 8 of byte j % 16 says whether weight (row, j) is
-// kept, for the 128 keys from a multiple of 128 on. A call of the generator decides about 8 of
-// them.
+// Writes 16 bytes per row to shared memory, for a block of 128 keys that starts at a multiple of
+// 128. Bit j / 16 % 8 of byte j % 16 is set if weight (row, j) is kept. A call of the generator
+// decides 8 of them.
 template <typename T>
 static __device__ __forceinline__ void keep_rows(uint8_t *kept, const SoftmaxPass<T> &p,
                                                  const SoftmaxHead &head, int row, int rows,
@@ -82,12 +81,14 @@ static __device__ __forceinline__ void keep_rows(uint8_t *kept, const SoftmaxPas
                                (first + (uint64_t)(i / 16) * blocks) * 16 + (uint64_t)(i % 16));
 }
 
-// The bits of a lane's elements of sums over queries (rows) and keys, by half and parity of n.
+// Dropout bits of a lane's elements, with queries in the rows and keys in the columns, by half and
+// parity of n.
 struct KeptBits {
     uint32_t word[2][2];
 };
 
-// row: of the lane's first element, among those of keep_rows(); key: of the tile's first column.
+// row: of the lane's first element, relative to keep_rows()'s first row; key: of the tile's first
+// column.
 static __device__ __forceinline__ KeptBits kept_bits(const uint8_t *kept, int row, int key) {
     KeptBits bits;
 #pragma unroll
@@ -106,8 +107,8 @@ static __device__ __forceinline__ bool is_kept(const KeptBits &bits, int n, int 
 }
 
 // ---- forward ----------------------------------------------------------------
-// The softmax of a lane's rows so far, in powers of 2: the largest score (the sink counts as one),
-// and the part of the sum of 2^(score - top) that this lane has seen.
+// Running softmax of a lane's rows, in powers of 2: the largest score so far (the sink counts as
+// one), and the part of the sum of 2^(score - top) that this lane has seen.
 template <int M> struct SoftmaxRows { float top[M][2], sum[M][2]; };
 
 template <int M> static __device__ __forceinline__ SoftmaxRows<M> rows_create(float sink) {
@@ -116,22 +117,21 @@ template <int M> static __device__ __forceinline__ SoftmaxRows<M> rows_create(fl
     for (int m = 0; m < M; m++)
 #pragma unroll
         for (int half = 0; half < 2; half++) {
-            // A lowest number that is not -Inf: 2^(-Inf - top) is 0, also in a row that sees
-            // nothing.
+            // A low number, but not -Inf: 2^(-Inf - top) is 0 also in a row that sees no key.
             rows.top[m][half] = sink > 0 ? log2f(sink) : -1e30f;
             rows.sum[m][half] = sink > 0 && lane_index() % 4 == 0 ? 1 : 0;
         }
     return rows;
 }
 
-// Whether there is a key that queries may see.
+// Whether a key exists and is not masked.
 template <typename T>
 static __device__ __forceinline__ bool counts(const SoftmaxPass<T> &p, const SoftmaxHead &head,
                                               int key) {
     return key < p.keys && (!p.mask || p.mask[head.b * (size_t)p.keys + (size_t)key]);
 }
 
-// The first query that sees a key; beyond all of them where none does.
+// Returns the first query that sees a key; INT32_MAX if none does.
 template <typename T>
 static __device__ __forceinline__ int first_query(const SoftmaxPass<T> &p, const SoftmaxHead &head,
                                                   int key) {
@@ -144,31 +144,31 @@ static __device__ __forceinline__ bool sees(const SoftmaxPass<T> &p, int query, 
     return (unsigned)(query - least) < (unsigned)p.window;
 }
 
-// Where the keys that queries before `end` see end.
+// Returns the end of the keys that queries before `end` see.
 template <typename T>
 static __device__ __forceinline__ int last_key(const SoftmaxPass<T> &p, int end) {
     return p.causal ? min(p.keys, end) : p.keys;
 }
 
-// The first key that a query's window holds; before all of them where it holds all.
+// Returns the first key of a query's window; negative if the window starts before all keys.
 template <typename T>
 static __device__ __forceinline__ int first_key(const SoftmaxPass<T> &p, int query) {
     return query - p.window + 1;
 }
 
-// Where keys begin that are taken N at a time, for queries from `query` on.
+// Returns the start of the first tile of N keys for queries from `query` on.
 template <int N, typename T>
 static __device__ __forceinline__ int first_keys(const SoftmaxPass<T> &p, int query) {
     return max(first_key(p, query), 0) / N * N;
 }
 
-// Where the queries that see keys before `end` end.
+// Returns the end of the queries that see keys before `end`.
 template <typename T>
 static __device__ __forceinline__ int last_query(const SoftmaxPass<T> &p, int end) {
     return p.window < p.queries ? min(p.queries, end + p.window - 1) : p.queries;
 }
 
-// Scores of keys that a query does not see become -Inf. row, key: of element [0][0][0].
+// Sets the scores of keys that a query does not see to -Inf. row, key: of element [0][0][0].
 template <typename T, int M, int N>
 static __device__ __forceinline__ void hide_keys(const SoftmaxPass<T> &p, const SoftmaxHead &head,
                                                  Sums<M, N> &s, int row, int key) {
@@ -185,8 +185,8 @@ static __device__ __forceinline__ void hide_keys(const SoftmaxPass<T> &p, const 
         }
 }
 
-// Scores become 2^(score - top), and the sums so far shrink to the new top, by `shrink`.
-// log2_scale: of the scores, times log2(e).
+// Replaces scores by 2^(score - top), and rescales the sums so far to the new top. Sets `shrink` to
+// the factors. log2_scale: scale of the scores, times log2(e).
 template <int M, int N>
 static __device__ __forceinline__ void exponentiate(float log2_scale, Sums<M, N> &s,
                                                     SoftmaxRows<M> &rows, float shrink[M][2]) {
@@ -210,7 +210,7 @@ static __device__ __forceinline__ void exponentiate(float log2_scale, Sums<M, N>
         }
 }
 
-// So does the output.
+// Rescales the output by the same factors.
 template <int M, int SIZE>
 static __device__ __forceinline__ void shrink_rows(Sums<M, SIZE> &y, const float shrink[M][2]) {
 #pragma unroll
@@ -221,8 +221,8 @@ static __device__ __forceinline__ void shrink_rows(Sums<M, SIZE> &y, const float
             for (int e = 0; e < 4; e++) y.at[m][n][e] *= shrink[m][e / 2];
 }
 
-// Weights that dropout takes become 0. `kept` (16 M, 16): the warp's; row: its first; key: of the
-// first column; start: of those that the row's loop begins with.
+// Sets dropped weights to 0. kept (16 M, 16): bits of the warp's rows; row: the warp's first; key:
+// of the first column; start: first key of the row's loop.
 template <typename T, int M, int N>
 static __device__ __forceinline__ void drop_weights(const SoftmaxPass<T> &p,
                                                     const SoftmaxHead &head, Sums<M, N> &s,
@@ -243,7 +243,7 @@ static __device__ __forceinline__ void drop_weights(const SoftmaxPass<T> &p,
     __syncwarp();
 }
 
-// y and logsumexp of a lane's rows. row: of element [0][0][0].
+// Stores y and logsumexp of a lane's rows. row: of element [0][0][0].
 template <typename T, int M, int SIZE>
 static __device__ __forceinline__ void finish(const SoftmaxPass<T> &p, const SoftmaxHead &head,
                                               const SoftmaxRows<M> &rows, const Sums<M, SIZE> &y,
@@ -260,7 +260,7 @@ static __device__ __forceinline__ void finish(const SoftmaxPass<T> &p, const Sof
             for (int n = 0; n < SIZE / 8; n++)
                 store_pair(p.y + y_place(p, head, i), 8 * n + (int)lane_index() % 4 * 2, p.size,
                            y.at[m][n][2 * half] * scale, y.at[m][n][2 * half + 1] * scale);
-            // +Inf where nothing is seen: exp(s - Inf) is 0.
+            // +Inf if the row sees no key: exp(s - Inf) is 0.
             if (p.logsumexp && lane_index() % 4 == 0)
                 p.logsumexp[head.unit * (size_t)p.queries + (size_t)i] =
                     sum == 0 ? INFINITY : rows.top[m][half] * 0.69314718f + logf(sum);
@@ -268,13 +268,13 @@ static __device__ __forceinline__ void finish(const SoftmaxPass<T> &p, const Sof
 }
 
 // ---- backward ---------------------------------------------------------------
-// Of a query's row: log2 of the sum of its exponentials, and dy . y.
+// A query's log2 of the sum of its exponentials, and dy . y.
 struct QueryRow {
     float log2_sum, product;
 };
 
-// Scores s and gradients dw to the weights become w f, which was multiplied with values, and the
-// gradients to the scores, w (f dw - dy . y), where f is the factor of dropout. factor(n, e),
+// Replaces scores s by the weights w f that multiply the values, where f is the dropout factor, and
+// the gradients dw of these weights by those of the scores, w (f dw - dy . y). factor(n, e),
 // query(n, e): of element [0][n][e].
 template <int N, typename Factor, typename Query>
 static __device__ __forceinline__ void differentiate(Sums<1, N> &s, Sums<1, N> &dw,
@@ -295,7 +295,7 @@ static __device__ __forceinline__ float keep_all(int, int) {
     return 1;
 }
 
-// hide_keys() with keys in the rows. row, query: of element [0][0][0].
+// Like hide_keys(), with keys in the rows. row, query: of element [0][0][0].
 template <typename T, int N>
 static __device__ __forceinline__ void
 hide_queries(const SoftmaxPass<T> &p, const SoftmaxHead &head, Sums<1, N> &s, int row, int query) {
@@ -310,7 +310,7 @@ hide_queries(const SoftmaxPass<T> &p, const SoftmaxHead &head, Sums<1, N> &s, in
     }
 }
 
-// The same of queries whose window a key has left; apart, which saves registers.
+// The same for queries whose window starts after the key. A separate function saves registers.
 template <typename T, int N>
 static __device__ __forceinline__ void hide_late_queries(const SoftmaxPass<T> &p, Sums<1, N> &s,
                                                          int row, int query) {
@@ -321,7 +321,7 @@ static __device__ __forceinline__ void hide_late_queries(const SoftmaxPass<T> &p
             if (query - row + 8 * n + e % 2 - e / 2 * 8 >= p.window) s.at[0][n][e] = -INFINITY;
 }
 
-// The gradient of rows of queries, keys or values. row: of element [0][0][0].
+// Stores the gradient of rows of queries, keys or values. row: of element [0][0][0].
 template <typename T, int N>
 static __device__ __forceinline__ void
 store_gradient(const SoftmaxPass<T> &p, const SoftmaxHead &head, const Sums<1, N> &sums,
@@ -338,7 +338,7 @@ store_gradient(const SoftmaxPass<T> &p, const SoftmaxHead &head, const Sums<1, N
     }
 }
 
-// dy . y of 16 rows, by a warp.
+// Computes dy . y of 16 rows. Called by a warp.
 template <typename T>
 static __device__ __forceinline__ void row_products(float *out, const SoftmaxPass<T> &p,
                                                     const SoftmaxHead &head, int row) {
@@ -356,8 +356,8 @@ static __device__ __forceinline__ void row_products(float *out, const SoftmaxPas
     }
 }
 
-// Of the 16 rows of queries of a warp, from `first` on, the two that a lane has: element e of its
-// fragments is of row e / 2. `products` (16) is memory for dy . y of all.
+// The two rows that a lane holds, of a warp's 16 queries from `first` on: element e of its
+// fragments is in row e / 2. products (16): memory for dy . y of all 16 rows.
 struct LaneRows {
     QueryRow at[2];
 };

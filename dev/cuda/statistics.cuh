@@ -1,6 +1,7 @@
-// What --stats measures (statistics.h) of numbers in device memory: moments of rows, and of rows of
-// scores the weights that attention makes of them. A warp takes every so-manieth row and leaves two
-// measurements, which the host adds up in the order of the warps: each run has the same bits.
+// Measurements of --stats (statistics.h) on numbers in device memory: moments of rows, and of the
+// attention weights made of rows of scores. A warp takes rows at a fixed stride and writes two
+// measurements. The host adds these up in the order of the warps, so results are bit-identical from
+// run to run.
 #ifndef CUDA_STATISTICS_CUH
 #define CUDA_STATISTICS_CUH
 
@@ -9,32 +10,32 @@ extern "C" {
 #include "statistics.h"
 }
 
-// What a pass measures, and what it needs for that.
+// Measurements of a pass, and the memory for them.
 struct DeviceStatistics {
-    Statistics *to;     // NULL: nothing
+    Statistics *to;     // NULL: nothing is measured
     Measurement *parts; // (MEASURED_PARTS) on the device
     float *scores;      // (M, C) of attention: keys, or scores of poolings
 };
 
-static constexpr unsigned MEASURING_WARPS = 8, MEASURING_BLOCKS = 512; // of a block; at most
+static constexpr unsigned MEASURING_WARPS = 8, MEASURING_BLOCKS = 512; // per block; maximum
 static constexpr size_t MEASURED_PARTS = 2 * MEASURING_WARPS * MEASURING_BLOCKS;
 
-// What weights are made of a row of scores x: nothing; exp(slope x) over their sum and the sink; or
-// x over n^power, n of which are seen.
+// Weights made of a row of scores x: none; exp(slope x) over their sum plus the sink; or x /
+// n^power, where n scores are visible.
 enum RowWeights { NO_WEIGHTS, EXPONENTIALS, QUOTIENTS };
 
-// Which rows (B, H, Tq) of numbers (Tk) are measured, and as what.
+// Rows (B, H, Tq) of Tk numbers to measure, and their meaning.
 struct MeasuredRows {
-    DeviceAttentionInput in; // which keys the queries see; queries and keys themselves are not read
-    const uint8_t *tokens;   // (B, Tq) 0: the row is left out; NULL: none is
-    bool bounded;            // the numbers are scores, as parts of their bound
+    DeviceAttentionInput in; // only for which keys queries see; queries and keys are not read
+    const uint8_t *tokens;   // (B, Tq) 0: skip the row; NULL: skip none
+    bool bounded;            // the numbers are scores divided by their bound
     RowWeights weights;
     float slope, log_sink;
-    const float *exponent; // (H) whose sigmoid is the power; NULL: it is `power`
+    const float *exponent; // (H) its sigmoid is the power; NULL: use `power`
     float power;
 };
 
-// Rows of the heads of sequences, from x on: how many numbers apart each of them begins.
+// Rows of the heads of sequences, from x on. Distances are in elements.
 template <typename T> struct HeadRows {
     const T *x;
     size_t batch, head, row;
@@ -43,7 +44,7 @@ template <typename T> struct HeadRows {
     }
 };
 
-// Numbers in memory, times others where factor.x is not NULL.
+// Numbers in memory, multiplied by `factor` unless factor.x is NULL.
 template <typename T> struct Values {
     HeadRows<T> rows;
     HeadRows<float> factor;
@@ -54,7 +55,7 @@ template <typename T> struct Values {
 
 namespace measuring {
 
-// Adds x to a lane's moments about a mean that is known.
+// Adds x to a lane's moments about a known mean.
 static __device__ __forceinline__ void moments_put(Moments &m, double x) {
     const double d = x - m.mean, square = d * d;
     m.m2 += square;
@@ -74,8 +75,8 @@ static __device__ __forceinline__ void moments_take(Moments &to, Moments m) {
     moments_merge(&to, &m);
 }
 
-// Adds a row, number j of which is value(b, h, i, j), as measurement_add_scores() and, with
-// weights, measurement_add_weights() or measurement_add_quotients() do. Lanes take every 32nd.
+// Adds a row whose element j is value(b, h, i, j), like measurement_add_scores() and, with weights,
+// like measurement_add_weights() or measurement_add_quotients(). A lane takes every 32nd element.
 template <typename Value>
 static __device__ __forceinline__ void measure_row(const MeasuredRows &p, const Value &value,
                                                    size_t row, Measurement &scores,
@@ -138,7 +139,7 @@ static __device__ __forceinline__ void measure_row(const MeasuredRows &p, const 
     weights.entropy += log(total) - logarithms / total;
 }
 
-// parts (warps, 2) of scores and of weights.
+// parts (warps, 2): the measurements of scores and of weights.
 template <typename Value>
 static __global__ void __launch_bounds__(MEASURING_WARPS *WARP)
     measure_kernel(const MeasuredRows p, const Value value, Measurement *parts) {
@@ -155,7 +156,8 @@ static __global__ void __launch_bounds__(MEASURING_WARPS *WARP)
 
 } // namespace measuring
 
-// Adds rows to measurements of the numbers and of the weights made of them; NULL: to none.
+// Adds rows to the measurements of their numbers and of the weights made of them. Either may be
+// NULL.
 template <typename Value>
 static inline void statistics_rows(const Device *d, const DeviceStatistics *s,
                                    const MeasuredRows &rows, const Value &value,
@@ -177,7 +179,7 @@ static inline void statistics_rows(const Device *d, const DeviceStatistics *s,
     free(parts);
 }
 
-// statistics_add() of x (tokens, columns) in device memory.
+// statistics_add() for x (tokens, columns) in device memory.
 static inline void statistics_values(const Device *d, const DeviceStatistics *s, size_t layer,
                                      const char *place, const float *x, const uint8_t *mask,
                                      size_t tokens, size_t columns) {

@@ -1,5 +1,5 @@
-// The kernels of attention compared with the CPU's layers and with their definition, on small
-// random shapes.
+// Compares the attention kernels with the CPU's layers and with their definition, on small random
+// shapes.
 #include "additive_attention.cuh"
 #include "additive_global.cuh"
 #include "cosine_attention.cuh"
@@ -14,7 +14,7 @@ extern "C" {
 #include "statistics.h"
 }
 
-// Names that both sides define.
+// Names that both the CPU and the GPU code define.
 namespace cpu {
 extern "C" {
 #include "additive_global.h"
@@ -23,8 +23,7 @@ extern "C" {
 
 static constexpr double FLOAT_TOLERANCE = 2e-5, BF16_TOLERANCE = 2e-2;
 static constexpr uint64_t FIRST_ROW = 3, LATE_ROW = 1 << 20; // of the dropout masks
-// How work is cut depends on how many multiprocessors there are to share it: with few of them tiles
-// are large.
+// The number of multiprocessors determines how work is split: with few of them, tiles are large.
 static constexpr int FEW_SMS = 1, MANY_SMS = 132;
 
 // ---- problems and comparison ------------------------------------------------
@@ -33,7 +32,7 @@ static double *zeros(size_t count) {
     return (double *)allocate(count, sizeof(double), "numbers");
 }
 
-// Padding here and there, and at the start of sequence 1.
+// A mask with scattered padding, and with padding at the start of sequence 1.
 static uint8_t *mask_with_holes(size_t batch, size_t length) {
     uint8_t *mask = (uint8_t *)allocate(batch * length, 1, "a mask");
     for (size_t b = 0; b < batch; b++) {
@@ -43,14 +42,15 @@ static uint8_t *mask_with_holes(size_t batch, size_t length) {
     return mask;
 }
 
-// Largest difference over the largest number expected (or `least`); infinite numbers must be equal.
+// Fails if the largest difference exceeds `tolerance` times the largest expected number (or
+// `least`). Infinite numbers must be equal.
 static void compare_within(const char *what, const char *setting, const float *x,
                            const double *expected, size_t count, double least, double tolerance) {
     double error = 0, greatest = least;
     for (size_t i = 0; i < count; i++) {
         if (isinf(expected[i]) && (double)x[i] == expected[i]) continue;
         const double difference = fabs((double)x[i] - expected[i]);
-        if (!(difference <= error) && !isnan(error)) error = difference; // NaN, too
+        if (!(difference <= error) && !isnan(error)) error = difference; // also if NaN
         greatest = fmax(greatest, fabs(expected[i]));
     }
     if (!(error <= tolerance * greatest))
@@ -63,12 +63,12 @@ typedef struct {
     size_t batch, length, heads, size, window; // B, T, H, D, k (0: global)
     double rescale, sink, rate;
     bool raw, holes, bf16_gradient;
-    size_t longer; // than the batch: what is planned for
-    bool plain;    // scores
-    float weights; // how large w_q and w_k are; 0: 1
+    size_t longer; // excess of the planned over the actual batch and length
+    bool plain;    // plain scores
+    float weights; // magnitude of w_q and w_k; 0: 1
 } AdditiveSetting;
 
-// The definition, in double. Arrays of the sizes that the functions have.
+// The definition, in double. Array sizes are those of the functions under test.
 typedef struct {
     AdditiveSetting is;
     const float *qkv, *x, *dout, *weights[2]; // (H, D)
@@ -77,7 +77,7 @@ typedef struct {
     double *out, *dqkv, *dweights[2];
 } Additive;
 
-// x' and the deviation; with plain scores x.
+// Computes x' and returns the deviation. With plain scores, copies x and returns 0.
 static double normal_of(const Additive *a, double *normal, const double *x) {
     const size_t size = a->is.size;
     if (a->is.plain) {
@@ -92,7 +92,7 @@ static double normal_of(const Additive *a, double *normal, const double *x) {
     return deviation;
 }
 
-// dx += the gradient from that of x'.
+// dx += the gradient of x from that of x'.
 static void normal_backward(const Additive *a, double *dx, const double *dnormal,
                             const double *normal, double deviation) {
     const size_t size = a->is.size;
@@ -155,7 +155,7 @@ static void pooling_forward(const Additive *a, Pooling *p, const uint8_t *mask) 
     }
 }
 
-// dx (T, D) from dg (T, D); dweight (D) +=.
+// Computes dx (T, D) from dg (T, D); dweight (D) +=.
 static void pooling_backward(const Additive *a, const Pooling *p, double *dx, const double *dg,
                              double *dweight) {
     const size_t T = a->is.length, D = a->is.size;
@@ -179,7 +179,7 @@ static void pooling_backward(const Additive *a, const Pooling *p, double *dx, co
     normal_backward(a, dweight, dw, p->weight, p->weight_deviation);
 }
 
-// The factors (T, D) of dropout of a head.
+// Dropout factors (T, D) of a head.
 static float *factors_of(const Additive *a, int which, size_t b, size_t h) {
     const size_t count = a->is.length * a->is.size;
     float *factors = (float *)allocate(count, sizeof(float), "factors");
@@ -298,7 +298,7 @@ static AdditiveResult additive_run(const Device *d, const Additive *a) {
     return result;
 }
 
-// With QUICK all checks but one of seven, which is prime to the length of every list of sizes
+// With QUICK, skips six checks of seven. Seven is coprime to the length of every list of sizes
 // below.
 static bool is_left_out(void) {
     static int checks;
@@ -331,10 +331,10 @@ static void additive_check(const Device *d, AdditiveSetting is) {
     snprintf(text, sizeof(text), "additive B %zu T %zu H %zu D %zu k %zu s %g c %g rate %g%s%s%s",
              is.batch, is.length, is.heads, is.size, is.window, is.rescale, is.sink, is.rate,
              is.raw ? " raw" : "", is.plain ? " plain" : "", is.holes ? " holes" : "");
-    // Exponentials of large scores have their rounding.
+    // Exponentials of large scores inherit their rounding errors.
     const double tolerance = size > 1 ? 10 * FLOAT_TOLERANCE : FLOAT_TOLERANCE;
     for (int sms : {FEW_SMS, MANY_SMS}) {
-        if (is.plain && sms == FEW_SMS) continue; // it would be the same
+        if (is.plain && sms == FEW_SMS) continue; // it would be the same test
         Device device = *d;
         device.sms = sms;
         AdditiveResult r = additive_run(&device, &a);
@@ -406,7 +406,7 @@ static void test_additive_options(void) {
     device_destroy(&d);
 }
 
-// Batches that are smaller than what is planned for, windows between both lengths among them.
+// Batches smaller than planned, including windows between both lengths.
 static void test_additive_smaller(void) {
     Device d = device_create();
     for (size_t window : {(size_t)0, (size_t)4, (size_t)90, (size_t)200}) {
@@ -422,7 +422,7 @@ static void test_additive_smaller(void) {
     device_destroy(&d);
 }
 
-// Plain scores, some of which no float32 exponential holds.
+// Plain scores, some of which are too large for a float32 exponential.
 static void test_additive_plain(void) {
     Device d = device_create();
     for (size_t window : {(size_t)0, (size_t)1, (size_t)3, (size_t)64, (size_t)100}) {
@@ -459,22 +459,22 @@ typedef struct {
     double sink, rate;
     bool cosine, holes, in_bf16;
     bool fixed;         // cosine: the power is POWER
-    uint64_t first_row; // of the update's rows
-    bool everywhere;    // queries see the keys after them, too
-    size_t queries;     // cross-attention: Tq; 0: the queries are the keys' tokens
-    float apart; // self-attention: queries are less by this, keys more, so that all scores are low
-    size_t window; // keys that a query sees at most; 0: all
+    uint64_t first_row; // the batch's first row in the update
+    bool everywhere;    // queries also see later keys
+    size_t queries;     // Tq of cross-attention; 0: self-attention
+    float apart;   // self-attention: queries minus this, keys plus this, so that all scores are low
+    size_t window; // most keys that a query sees; 0: all
 } Setting;
 
 static const Setting SETTING = {2,     65,    2,         20,    0, 0, false, false,
                                 false, false, FIRST_ROW, false, 0, 0, 0};
 static constexpr float POWER = 0.75f;
 
-// Arrays of the sizes that the functions have.
+// Array sizes are those of the functions under test.
 typedef struct {
     Setting is;
     size_t channels, queries, rows,
-        numbers; // C, Tq, B Tq, and how many queries, keys and values are made of
+        numbers; // C, Tq, B Tq, elements of queries, keys and values
     float *qkv;  // (B, T, 3C); cross-attention: (B, Tq, C) and (B, Tk, 2C)
     float *dy, *exponent;
     uint8_t *mask;
@@ -485,7 +485,7 @@ typedef struct {
     float *y, *logsumexp, *dqkv, *dexponent;
 } Result;
 
-// Numbers that bf16 holds, where that is tested.
+// Random numbers, rounded to bf16 if in_bf16.
 static float *inputs(Random *random, size_t count, bool in_bf16) {
     float *x = random_numbers(random, count, 1);
     if (in_bf16) round_numbers(x, count);
@@ -531,7 +531,7 @@ static void result_free(Result *r) {
     free(r->dexponent);
 }
 
-// The CPU's layer, in float32.
+// Runs the CPU's layer in float32.
 static Result cpu_run(const Problem *p) {
     const Setting is = p->is;
     const Result r = {zero_numbers(p->rows * p->channels), zero_numbers(p->rows * is.heads),
@@ -580,8 +580,8 @@ static Result gpu_run(const Device *d, const Problem *p) {
     const size_t C = p->channels, Tk = is.length, keys = is.batch * Tk;
     const Matrix dy = upload_matrix(d, p->dy, p->rows, C, is.in_bf16),
                  y = upload_matrix(d, NULL, p->rows, C, is.in_bf16);
-    // The inputs, and their gradients, in one piece each; cross-attention: of queries, keys and
-    // values.
+    // Inputs and their gradients are one array each; with cross-attention, queries come first, then
+    // keys and values.
     const Matrix qkv = upload_matrix(d, p->qkv, p->numbers / C, C, is.in_bf16),
                  dqkv = upload_matrix(d, NULL, p->numbers / C, C, is.in_bf16);
     const auto columns = [&](Matrix x, size_t first, size_t count) {
@@ -633,14 +633,14 @@ static void compare_results(const char *what, const char *setting, const float *
     free(wide);
 }
 
-// How a device is changed so that it runs other kernels.
+// Device properties that select kernels.
 typedef struct {
     const char *name;
     int sms, capability;
 } Kernels;
 
-// Those that compute a problem: two blocks of 16 rows a warp where there are few multiprocessors,
-// one where there are many, and warp groups where the device has them.
+// Lists the kernels for a problem: two blocks of 16 rows per warp with few multiprocessors, one
+// with many, and warp groups if the device has them.
 static int kernels_for(const Device *d, const Problem *p, Kernels *kernels) {
     int count = 0;
     const bool softmax_bf16 = !p->is.cosine && p->is.in_bf16;
@@ -700,7 +700,7 @@ static void check_shapes(const Device *d, Setting is) {
     }
 }
 
-// Both types, with and without all that is optional.
+// Both types, with and without all optional features.
 static void check_kinds(Setting is) {
     Device d = device_create();
     for (int in_bf16 = 0; in_bf16 < 2; in_bf16++) {
@@ -732,7 +732,7 @@ static void test_softmax_sink(void) {
     device_destroy(&d);
 }
 
-// Numbers of elements beyond 2^32.
+// Element indices beyond 2^32.
 static void test_softmax_late(void) {
     Device d = device_create();
     for (bool in_bf16 : {false, true}) {
@@ -748,7 +748,7 @@ static void test_softmax_late(void) {
     device_destroy(&d);
 }
 
-// In both directions, and of queries that are fewer or more than the keys.
+// Attention in both directions, also with fewer or more queries than keys.
 static void test_softmax_everywhere(void) {
     Device d = device_create();
     Setting is = SETTING;
@@ -773,7 +773,7 @@ static void test_softmax_everywhere(void) {
     device_destroy(&d);
 }
 
-// Windows that end within tiles and at their edges, in the length of tiles and far beyond.
+// Windows that end inside tiles and at their edges, as long as a tile and far longer.
 static void test_softmax_windows(void) {
     Device d = device_create();
     Setting is = SETTING;
@@ -796,8 +796,8 @@ static void test_softmax_windows(void) {
     device_destroy(&d);
 }
 
-// Of whole tiles of warp groups, and of one more or fewer, with all that is optional: heads of 64
-// and 128.
+// Lengths of whole tiles of warp groups, and one more or fewer, with all optional features, for
+// heads of 64 and 128.
 static void test_softmax_tiles(void) {
     Device d = device_create();
     Setting is = SETTING;
@@ -824,8 +824,8 @@ static void test_softmax_tiles(void) {
     device_destroy(&d);
 }
 
-// Blocks of warp groups that add to the same gradients, in both directions and of queries that are
-// not the keys' tokens: one at a time and several at once give the same bits.
+// Blocks of warp groups that add to the same gradients: running one at a time and several at once
+// gives the same bits, with self-attention and with cross-attention.
 static void test_softmax_turns(void) {
     Device d = device_create(), one = d;
     if (d.capability != 90 || !HAVE_WARP_GROUPS) return;
@@ -858,8 +858,8 @@ static void test_softmax_turns(void) {
     device_destroy(&d);
 }
 
-// What is planned for a number of tokens is enough for every batch of so many that warp groups
-// take.
+// The workspace planned for a number of tokens is enough for every batch with as many tokens that
+// warp groups accept.
 static void test_softmax_workspace(void) {
     Device d = device_create();
     d.capability = 90;
@@ -899,7 +899,7 @@ static void test_softmax_low(void) {
     device_destroy(&d);
 }
 
-// Heads of other sizes, of one sequence and of two.
+// Other head sizes, with self-attention and with cross-attention.
 static void test_softmax_sizes(void) {
     Device d = device_create();
     Setting is = SETTING;
@@ -915,8 +915,7 @@ static void test_softmax_sizes(void) {
     device_destroy(&d);
 }
 
-// Additive attention in both directions: y, dqkv and dweights of the kernels compared with the
-// CPU's.
+// Results of additive attention in both directions.
 typedef struct {
     float *y, *dqkv, *dweights;
 } GlobalResult;
@@ -973,7 +972,7 @@ static GlobalResult global_gpu_run(const Device *d, const Problem *p, const floa
 static void check_global(const Device *d, Setting is) {
     Problem p = problem_create(is);
     for (size_t t = 0; is.holes && t < is.length; t++)
-        p.mask[is.length + t] = 0; // of a sequence all
+        p.mask[is.length + t] = 0; // all of sequence 1
     Random random = random_stream(2, RANDOM_TEST, (uint32_t)is.length, (uint32_t)is.size);
     float *weights = random_numbers(&random, 2 * p.channels, 1);
     GlobalResult expected = global_cpu_run(&p, weights), ours = global_gpu_run(d, &p, weights);
@@ -1039,7 +1038,7 @@ static void test_cosine(void) {
     device_destroy(&d);
 }
 
-// Windows that end within chunks and at their edges, shorter than a chunk and longer than the
+// Windows that end inside chunks and at their edges, shorter than a chunk and longer than the
 // sequence.
 static void test_cosine_windows(void) {
     Device d = device_create();
@@ -1087,7 +1086,7 @@ static void compare_measurements(const char *what, const Measurement *found,
                       &pair - pairs, pair[0], pair[1]);
 }
 
-// A score of each of many tokens, and weights of all windows of them: warps take several rows.
+// Scores of many tokens, and weights of all windows of them, so that warps take several rows.
 static void test_statistics(void) {
     enum { LENGTH = 10000, WINDOW = 70, COLUMNS = 8 };
     Device d = device_create();
@@ -1095,7 +1094,7 @@ static void test_statistics(void) {
     float *scores = random_numbers(&random, LENGTH, 0.5), *exponentials = zero_numbers(LENGTH);
     uint8_t *mask = mask_with_holes(1, LENGTH);
     for (size_t i = 0; i < LENGTH; i++) scores[i] += 3; // far from 0
-    scores[0] = 90;                                     // the first number is an outlier
+    scores[0] = 90;                                     // the first score is an outlier
     for (size_t i = 0; i < LENGTH; i++) exponentials[i] = expf(scores[i] - 9);
     Measurement expected[2] = {}, found[2] = {}; // of numbers, of weights
     measurement_add_scores(&expected[0], scores, 1, NULL, LENGTH);

@@ -1,5 +1,5 @@
-// The layers of dev/cuda compared with those of dev/cpu, on small random shapes, odd ones among
-// them.
+// Compares the layers of dev/cuda with those of dev/cpu, on small random shapes, including odd
+// ones.
 #include "adamw.cuh"
 #include "chosen_rows.cuh"
 #include "classifier.cuh"
@@ -16,7 +16,7 @@ extern "C" {
 #include "safetensors.h"
 }
 
-// Names that both sides define.
+// Names that both the CPU and the GPU code define.
 namespace cpu {
 extern "C" {
 #include "adamw.h"
@@ -27,14 +27,14 @@ extern "C" {
 } // namespace cpu
 
 static constexpr double EXACT = 3e-6,
-                        ROUNDED = 1e-2; // of float32, and of what is stored or multiplied in bf16
+                        ROUNDED = 1e-2; // of float32, and of data stored or multiplied in bf16
 static constexpr uint64_t SEED = 5, STEP = 11, FIRST_ROW = 3;
 
 static double tolerance_of(bool in_bf16) {
     return in_bf16 ? ROUNDED : EXACT;
 }
 
-// A matrix that the CPU's layers read.
+// A matrix for the CPU's layers.
 static Matrix host_matrix(float *values, size_t columns) {
     return {values, columns, false};
 }
@@ -45,7 +45,7 @@ static StepParameters *upload_step(const Device *d, float scale) {
     return (StepParameters *)upload(d, &step, sizeof(step));
 }
 
-// A dropout place, for both.
+// A dropout site, for both GPU and CPU.
 struct TestPlace {
     DropoutSite gpu;
     Dropout cpu;
@@ -189,11 +189,10 @@ static void test_linear(void) {
     device_destroy(&d);
 }
 
-// The products with GELU, compared with those without.
 static constexpr size_t LAYERS = 3;
 
-// Products for gradients of weights of some layers, whose operands begin `step` numbers apart, two
-// a layer; in the second one all layers have one x (`shared`).
+// Operands of weight gradient products of LAYERS layers, `step` elements apart, with two products
+// per layer. In the second product, all layers share one x (`shared`).
 struct LayerOperands {
     Matrix x, dy;
     float *dw;
@@ -244,7 +243,7 @@ static void check_weight_groups(const Device *d, Blas *blas, LinearSetting is) {
     for (float *p : on_host) free(p);
 }
 
-// A layer too far away, one above, and one of another shape.
+// Groups reject a layer above, one of another shape, and one at another distance.
 static void check_crooked_weights() {
     float numbers[6] = {};
     WeightGroup group = {};
@@ -274,6 +273,7 @@ static void test_weight_groups(void) {
     device_destroy(&d);
 }
 
+// Compares products fused with GELU with those without.
 static void check_linear_gelu(const Device *d, Blas *blas, LinearSetting is) {
     Random r = random_stream(SEED, RANDOM_TEST, (uint32_t)is.m, 1);
     TestWeight w = weight_create(d, &r, is);
@@ -337,7 +337,7 @@ static void check_activation(const Device *d, ActivationKind kind, bool in_bf16,
     Random r = random_stream(SEED, RANDOM_TEST, (uint32_t)m, (uint32_t)n);
     const size_t inputs = activation_inputs(kind) * n;
     float *x = random_numbers(&r, m * inputs, 3), *dy = random_numbers(&r, m * n, 1);
-    x[0] = 60; // far out, where the cube is infinite in some form
+    x[0] = 60; // far out, where the cube is infinite in some formulas
     if (m * n > 1) x[1] = -60;
     if (in_bf16) {
         round_numbers(x, m * inputs);
@@ -386,7 +386,7 @@ static void test_activation(void) {
     device_destroy(&d);
 }
 
-// Queries, keys and values before attention, compared with the CPU's.
+// Compares queries, keys and values as prepared for attention, and their gradients, with the CPU's.
 static void check_query_key(const Device *d, QueryKeyShape shape, bool rotates, bool in_bf16) {
     enum { LENGTH = 9, BATCH = 3 };
     const size_t m = LENGTH * BATCH, D = shape.size, C = 3 * shape.heads * D,
@@ -450,7 +450,8 @@ static void test_query_key() {
     device_destroy(&d);
 }
 
-// The slope of the tanh form where s or 1 - s is small, compared with its definition in double.
+// Compares the slope of the tanh form with its definition in double, also where s or 1 - s is
+// small.
 static void test_gelu_slope() {
     enum { COUNT = 241 };
     Device d = device_create();
@@ -476,7 +477,7 @@ static void test_gelu_slope() {
 }
 
 // ---- the residual stream ----------------------------------------------------
-// A LayerNorm and what comes back through it.
+// A LayerNorm, its inputs, and the gradient of its output.
 struct NormTest {
     size_t batch, length, channels;
     float *x, *gain, *bias, *dy;                 // on the host
@@ -521,7 +522,7 @@ static NormTest norm_test_create(const Device *d, size_t batch, size_t length, s
     return t;
 }
 
-// Where the forward pass puts its results; all of them but `stream`.
+// Destinations of the forward pass, except `stream`.
 static LayerNormOutput norm_test_output(const NormTest *t) {
     return {t->gpu_norm, NULL, t->gpu_mean, t->gpu_rstd};
 }
@@ -538,7 +539,7 @@ static void norm_test_free(NormTest *t) {
     for (void *p : on_device) device_free(p);
 }
 
-// The norm of x (M, C): the CPU's LayerNorm, or RMSNorm by its definition.
+// Computes the norm of x (M, C): the CPU's LayerNorm, or RMSNorm by its definition.
 static void expect_norm(NormTest *t, const float *x) {
     const size_t m = t->batch * t->length, C = t->channels;
     if (!t->rms) {
@@ -556,7 +557,7 @@ static void expect_norm(NormTest *t, const float *x) {
     }
 }
 
-// dx (M, C), dgain and dbias (C) += from t->dy.
+// dx (M, C), dgain and dbias (C) += the gradients from t->dy.
 static void expect_norm_gradients(const NormTest *t, float *dx, float *dgain, float *dbias,
                                   const float *x) {
     const size_t m = t->batch * t->length, C = t->channels;
@@ -578,7 +579,7 @@ static void expect_norm_gradients(const NormTest *t, float *dx, float *dgain, fl
     }
 }
 
-// The forward pass's output, compared with the norm of x (M, C), which is expected in `gpu_x`.
+// Compares the forward pass's output with the norm of x (M, C), and gpu_x with x.
 static void check_norm_forward(const Device *d, NormTest *t, float *x, const float *gpu_x) {
     const size_t m = t->batch * t->length;
     expect_norm(t, x);
@@ -588,8 +589,8 @@ static void check_norm_forward(const Device *d, NormTest *t, float *x, const flo
     compare_device(d, "rstd", float_matrix(t->gpu_rstd, 1), t->rstd, m, EXACT);
 }
 
-// The backward pass of x -> norm, with its output to the sublayer below. ADD: to dx; SET: dx is
-// set; OVER: in the place of dy.
+// Checks the backward pass of x -> norm, with its output to the sublayer below. ADD: adds to dx;
+// SET: sets dx; OVER: overwrites dy.
 enum NormGradient { ADD, SET, OVER };
 
 static void check_norm_backward(const Device *d, NormTest *t, const float *x, const float *gpu_x,
@@ -644,12 +645,12 @@ static void check_residual(const Device *d, size_t length, size_t channels, doub
     residual_layernorm_forward(d, residual, t.gpu_dy, m, channels);
     check_norm_forward(d, &t, out, gpu_out);
     for (NormGradient how : {ADD, SET, OVER}) check_norm_backward(d, &t, out, gpu_out, place, how);
-    // Post-norm: what comes out takes the place of x.
+    // Post-norm: the output overwrites x.
     residual.to.stream = t.gpu_x;
     residual_layernorm_forward(d, residual, t.gpu_dy, m, channels);
     check_norm_forward(d, &t, out, gpu_out);
     compare_device(d, "stream", float_matrix(t.gpu_x, channels), t.norm, m, EXACT);
-    // Nothing is normalised.
+    // Without normalisation.
     layernorm_forward(d, residual.to, gpu_out, {NULL, NULL, 0}, m, channels);
     compare_device(d, "x as it is", t.gpu_norm, out, m, tolerance_of(in_bf16));
     compare_device(d, "stream as it is", float_matrix(t.gpu_x, channels), out, m, EXACT);
@@ -661,7 +662,7 @@ static void check_residual(const Device *d, size_t length, size_t channels, doub
 
 static void test_residual(void) {
     Device d = device_create();
-    // Every shape of a row: in fours and not, whole blocks of the dropout and not, up to more than
+    // Row lengths: multiples of four or not, whole blocks of dropout or not, up to more than
     // registers hold.
     for (size_t channels : {3, 10, 24, 128, 130, 256, 384, 640, 768, 1000, 1028})
         for (bool rms : {false, true})
@@ -671,8 +672,8 @@ static void test_residual(void) {
     device_destroy(&d);
 }
 
-// A product of a LayerNorm's output in parts, of weights of several matrices in parts, compared
-// with one in float32.
+// Compares products of a LayerNorm's output with several weight matrices, both in parts, with the
+// products of the unsplit float32 numbers.
 static void check_parts(const Device *d, Blas *blas, size_t channels, size_t n,
                         WeightLayout layout) {
     enum { MATRICES = 3 };
@@ -729,7 +730,7 @@ static void test_parts(void) {
     device_destroy(&d);
 }
 
-// What embedding_layernorm_forward() and others do as a part of their work.
+// Dropout alone, which embedding_layernorm_forward() and others apply as a part of their work.
 static void check_dropout(const Device *d, size_t length, size_t channels, bool in_bf16) {
     Random r = random_stream(SEED, RANDOM_TEST, (uint32_t)length, 5);
     const size_t count = 2 * length * channels;
@@ -806,7 +807,7 @@ static void check_embedding(const Device *d, size_t batch, size_t length, size_t
     float *token = random_numbers(&r, vocabulary * channels, 1),
           *position = random_numbers(&r, length * channels, 1),
           *type = random_numbers(&r, channels, 1);
-    int32_t *inputs = (int32_t *)allocate(m, sizeof(int32_t), "inputs"); // some tokens often
+    int32_t *inputs = (int32_t *)allocate(m, sizeof(int32_t), "inputs"); // some tokens are frequent
     for (size_t i = 0; i < m; i++)
         inputs[i] = (int32_t)random_below(&r, i % 3 ? vocabulary : 2 % vocabulary + 1);
     float *gpu_token = upload_numbers(d, token, vocabulary * channels),
@@ -856,21 +857,21 @@ static void test_embedding(void) {
     check_embedding(&d, 3, 67, 24, 29, 0.2, true, 1);
     check_embedding(&d, 2, 130, 128, 5, 0.1, false, 3);
     check_embedding(&d, 2, 40, 33, 300, 0.5, true, 0.5f);
-    check_embedding(&d, 9, 5, 260, 7, 0.1, false, 1); // eight warps a position
+    check_embedding(&d, 9, 5, 260, 7, 0.1, false, 1); // eight warps per position
     device_destroy(&d);
 }
 
 // ---- the classifier ---------------------------------------------------------
 
 struct ClassifierSetting {
-    size_t m, vocabulary, channels, chunk; // rows of float32 at most, 0: all
+    size_t m, vocabulary, channels, chunk; // chunk: most rows of float32 logits at once; 0: all
     double spread;                         // of the weights
     bool in_bf16, bias;
     double smoothing;
     bool fused;
 };
 
-// Everything that the CPU's layer and ours read and give.
+// Inputs and outputs of the CPU's and the GPU's layers.
 struct ClassifierTest {
     ClassifierSetting is;
     TestWeight weight;
@@ -886,7 +887,7 @@ struct ClassifierTest {
 
 static constexpr float SCALE = 0.37f;
 
-// The CPU's results.
+// Computes the CPU's results.
 static void classifier_expected(ClassifierTest *t) {
     const ClassifierSetting is = t->is;
     const float *bias = is.bias ? t->weight.bias : NULL;
@@ -979,7 +980,7 @@ static void check_classifier(Device d, ClassifierSetting is) {
     Blas blas = blas_here(&d, &blas_arena, false);
     DeviceArena sums_arena;
     PartialSums sums = partial_sums_here(&sums_arena, 1, 1);
-    // In bf16 the CPU's results are those of float32, from the same rounded numbers.
+    // With bf16, the CPU computes in float32 from the same rounded numbers.
     const double tolerance = is.in_bf16 ? 2e-2 : 2e-5;
 
     const ClassifierInput in = {t.gpu_h, t.weight.device, t.gpu_targets, is.m};
@@ -1010,7 +1011,7 @@ static void check_classifier(Device d, ClassifierSetting is) {
 }
 
 static void test_classifier(void) {
-    Device d = device_create(), no_room = d; // for a row of logits in shared memory
+    Device d = device_create(), no_room = d; // shared memory too small for a row of logits
     no_room.shared_limit = 4096;
     check_classifier(d, {20, 64, 64, 0, 5, true, true, 0, false}); // nearly certain
     for (bool in_bf16 : {false, true}) {
@@ -1023,13 +1024,14 @@ static void test_classifier(void) {
         check_classifier(d, {300, 131, 8, 128, 1, in_bf16, false, 0.3, false});
         check_classifier(no_room, {37, 900, 40, 0, 1, in_bf16, true, 0.1, false});
         check_classifier(
-            d, {9, 4200, 16, 0, 1, in_bf16, true, 0, false}); // more than a thread has once
+            d, {9, 4200, 16, 0, 1, in_bf16, true, 0, false}); // more than one round per thread
         check_classifier(d, {20, 64, 16, 0, 30, in_bf16, false, 0, false}); // nearly certain
     }
     device_destroy(&d);
 }
 
-// Without logits in memory: several tiles of rows and of tokens, whose last ones are short.
+// The fused classifier, without logits in memory: several tiles of rows and of tokens, the last
+// ones short.
 static void test_fused_classifier(void) {
     static const ClassifierSetting settings[] = {
         {1, 1, 64, 0, 1, true, false, 0, true},
@@ -1051,7 +1053,7 @@ static void test_fused_classifier(void) {
     device_destroy(&d);
 }
 
-// Logits of any size leave finite losses and gradients; what is not a number shows in the loss.
+// Logits of any size give finite losses and gradients; a NaN shows in the loss.
 static void test_classifier_extremes(void) {
     Device d = device_create();
     const ClassifierSetting is = {6, 40, 8, 0, 1e18, false, false, 0, false};
@@ -1079,7 +1081,8 @@ static void test_classifier_extremes(void) {
 }
 
 // ---- the update -------------------------------------------------------------
-// Parameters with and without weight decay, one longer than a piece, sizes that fill no cache line.
+// Parameters with and without weight decay, one longer than a piece, and sizes that do not fill
+// cache lines.
 static ParameterTable test_table(void) {
     ParameterTable table = {};
     const int64_t sizes[] = {1, 5000, 33, 7, 16, 4096, 3};
@@ -1091,7 +1094,7 @@ static ParameterTable test_table(void) {
     return table;
 }
 
-// Random numbers in the parameters, zeros between them; squares of them for second moments.
+// Random numbers for the parameters, zeros between them. squares: squared, for second moments.
 static float *parameter_numbers(const ParameterTable *table, Random *r, bool squares) {
     float *x = zero_numbers(table->total);
     for (int i = 0; i < table->count; i++)
@@ -1181,8 +1184,8 @@ static const Tensor *muon_tensor(const Safetensors *file, const char *name, cons
 
 static const char *const muon_names[] = {"wide", "tall", "square", "row", "low_rank"};
 
-// Each matrix of the file three times, the last time directly after the one before, and a vector
-// that Muon leaves alone.
+// Three copies of each matrix in the file, the last one directly after the second, and a vector
+// that Muon does not update.
 static ParameterTable muon_table(const Safetensors *file) {
     ParameterTable table = {};
     const int64_t size = 21;
@@ -1201,7 +1204,7 @@ static ParameterTable muon_table(const Safetensors *file) {
 
 static constexpr int MUON_COPIES = 3;
 
-// The gradients of a step, and 1 for the vector's first number.
+// The gradients of a step, and 1 for the vector's first element.
 static void muon_gradients(const Safetensors *file, const ParameterTable *table, int64_t steps,
                            int64_t step, float *gradients) {
     for (int i = 0; i < table->count - 1; i++) {
@@ -1214,7 +1217,7 @@ static void muon_gradients(const Safetensors *file, const ParameterTable *table,
     gradients[table->items[table->count - 1].offset] = 1;
 }
 
-// The matrices after the last step.
+// Compares the matrices after the last step with the expected ones.
 static void compare_muon(const Safetensors *file, const ParameterTable *table, const float *values,
                          double tolerance) {
     for (int i = 0; i < table->count - 1; i++) {
@@ -1233,8 +1236,8 @@ static void compare_muon(const Safetensors *file, const ParameterTable *table, c
     }
 }
 
-// The file's steps by AdamW and Muon compared with torch.optim.Muon in float64, as the CPU's
-// (dev/test/test_muon.c).
+// Runs the file's steps with AdamW and Muon, and compares the result with torch.optim.Muon in
+// float64, like the CPU's test (dev/test/test_muon.c).
 static void check_muon(const Device *d, bool in_bf16, double tolerance) {
     Safetensors *file = safetensors_open("dev/reference/muon.safetensors");
     ParameterTable table = muon_table(file);

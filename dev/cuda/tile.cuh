@@ -1,36 +1,36 @@
-// Products of small matrices by the tensor cores, for attention: tiles of bf16 in shared memory, a
-// warp at a time.
+// Products of small matrices on tensor cores, for attention: bf16 tiles in shared memory, one warp
+// at a time.
 //
-// float32 numbers are taken apart into three bf16 numbers, x = high + middle + low, each the
-// rounded rest of the one before; together they hold all 24 bits. A product of two such numbers is
-// the six products of parts that reach 2^-24 of it, so that the same kernels work for both types,
-// and float32 runs on the tensor cores, too.
+// Each float32 number is split into three bf16 numbers, x = high + middle + low, each the rounded
+// remainder after the previous ones; together they hold all 24 bits. A product of two such numbers
+// is the sum of the six products of parts that can reach 2^-24 of it. So the same kernels work for
+// both types, and float32 also runs on tensor cores.
 #ifndef CUDA_TILE_CUH
 #define CUDA_TILE_CUH
 
 #include "device.cuh"
 
-// Of numbers of type T.
+// Number of bf16 parts per number of type T.
 template <typename T> struct PartsOf;
 template <> struct PartsOf<bf16> { static constexpr int PARTS = 1; };
 template <> struct PartsOf<float> { static constexpr int PARTS = 3; };
 
-// A matrix of ROWS rows of SIZE columns, part after part. The 16 bytes after each row let ldmatrix
-// read 8 rows without conflicts between banks.
+// A matrix of ROWS rows and SIZE columns, one part after the other. 16 bytes of padding after each
+// row let ldmatrix read 8 rows without bank conflicts.
 template <int ROWS_, int SIZE_, int PARTS_> struct TileShape {
     static constexpr int ROWS = ROWS_, SIZE = SIZE_, PARTS = PARTS_;
-    static constexpr int STRIDE = SIZE + 8, PLANE = ROWS * STRIDE; // in numbers
+    static constexpr int STRIDE = SIZE + 8, PLANE = ROWS * STRIDE; // in elements
     static constexpr size_t BYTES = (size_t)PARTS * PLANE * sizeof(bf16);
 };
 
 // Operands of mma_m16n8k16, in parts.
 template <int PARTS> struct Left { uint32_t part[PARTS][4]; };
 template <int PARTS> struct Right {
-    uint32_t part[PARTS][4]; // of two neighbouring products
+    uint32_t part[PARTS][4]; // of two adjacent products
 };
 
 // ---- to shared memory -------------------------------------------------------
-// Two numbers that stand side by side.
+// Stores two adjacent numbers.
 template <typename Shape>
 static __device__ __forceinline__ void tile_put(bf16 *tile, int row, int column, float x, float y) {
     bf16 *at = tile + row * Shape::STRIDE + column;
@@ -57,7 +57,8 @@ static __device__ __forceinline__ void store_two(bf16 *p, float x, float y) {
     *(uint32_t *)p = pack_bf16(x, y);
 }
 
-// Numbers d and d+1 (d even) of a row of `size`, 0 beyond its end. Rows of even size are aligned.
+// Loads elements d and d+1 (d even) of a row of `size`; 0 beyond its end. Rows of even size are
+// aligned.
 template <typename T>
 static __device__ __forceinline__ float2 load_pair(const T *row, int d, int size) {
     if (size % 2 == 0) return d < size ? load_two(row + d) : make_float2(0, 0);
@@ -74,8 +75,8 @@ static __device__ __forceinline__ void store_pair(T *row, int d, int size, float
     if (d + 1 < size) row[d + 1] = (T)y;
 }
 
-// Fills a tile with rows of `size` numbers, `stride` apart, of which `present` exist; zeros
-// elsewhere. By the whole block; complete after cp_async_wait<0>() and a barrier.
+// Fills a tile with rows of `size` elements, `stride` apart, of which `present` exist; zeros
+// elsewhere. Called by the whole block; complete after cp_async_wait<0>() and a barrier.
 template <typename Shape, typename T>
 static __device__ __forceinline__ void tile_load(bf16 *tile, const T *from, size_t stride,
                                                  int present, int size) {
@@ -143,8 +144,8 @@ static __device__ __forceinline__ Right<Shape::PARTS> right_columns(const bf16 *
     return right;
 }
 
-// Sums of two neighbouring products as the left operand of the next one: they lie as that reads
-// them.
+// Converts the sums of two adjacent products to the left operand of the next product, which has the
+// same layout in registers.
 template <int PARTS>
 static __device__ __forceinline__ Left<PARTS> left_sums(const float a[4], const float b[4]) {
     Left<PARTS> left;
@@ -191,7 +192,7 @@ template <int M, int N> static __device__ __forceinline__ void sums_clear(Sums<M
             for (int e = 0; e < 4; e++) s.at[m][n][e] = 0;
 }
 
-// Over the four lanes that share a row.
+// Maximum and sum over the four lanes that share a row.
 static __device__ __forceinline__ float quad_max(float x) {
     x = fmaxf(x, __shfl_xor_sync(0xffffffff, x, 1));
     return fmaxf(x, __shfl_xor_sync(0xffffffff, x, 2));
@@ -202,7 +203,7 @@ static __device__ __forceinline__ float quad_sum(float x) {
     return x + __shfl_xor_sync(0xffffffff, x, 2);
 }
 
-// sums (16 M, rows of b) += a b^T: rows row .. of a with all rows of b.
+// sums (16 M, rows of b) += a b^T, for rows row .. row+16M-1 of a and all rows of b.
 template <typename A, typename B, int M, int N>
 static __device__ __forceinline__ void product_rows(Sums<M, N> &sums, const bf16 *a, int row,
                                                     const bf16 *b) {
@@ -220,7 +221,8 @@ static __device__ __forceinline__ void product_rows(Sums<M, N> &sums, const bf16
     }
 }
 
-// sums (16 M, N) += w b: b's columns from `column` on; w (16 M, rows of b) are sums themselves.
+// sums (16 M, N) += w b, for columns of b from `column` on. w (16 M, rows of b) holds sums of
+// another product.
 template <typename B, int M, int N, int K>
 static __device__ __forceinline__ void product_sums(Sums<M, N> &sums, const Sums<M, K> &w,
                                                     const bf16 *b, int column) {

@@ -1,17 +1,17 @@
-// Token shift on the GPU (dev/cpu/token_shift.h): the first channels of what a layer's attention
-// reads are those of the token before.
+// Token shift on the GPU (dev/cpu/token_shift.h): the first channels of a layer's attention input
+// are those of the previous token.
 #ifndef CUDA_TOKEN_SHIFT_CUH
 #define CUDA_TOKEN_SHIFT_CUH
 
 #include "device.cuh"
 
-// How rows are shifted: the first `shifted` of every `channels` columns.
+// Shifts rows in the first `shifted` of every `channels` columns.
 struct TokenShift {
     size_t shifted, channels, length;
     const uint8_t *mask; // (M) 0: hidden; or NULL
 };
 
-// to = from with its channels of the row before; or, `up`, of the row after.
+// to = from, with the shifted channels of the previous row, or of the next row if `up`.
 template <typename T>
 static __global__ void __launch_bounds__(256)
     token_shift_kernel(T *to, const T *from, TokenShift s, bool up, size_t columns, size_t count) {
@@ -27,8 +27,8 @@ static __global__ void __launch_bounds__(256)
     to[i] = moves ? from[up ? i + columns : i - columns] : (T)0.0f;
 }
 
-// Of one token of each text: before (S, shifted) has what the token before had, then what this one
-// has. *count: tokens before it.
+// Shifts one token of each text. before (S, shifted) holds the channels of the previous token, and
+// then those of this one. *count: number of previous tokens.
 static __global__ void __launch_bounds__(256)
     token_shift_step_kernel(float *to, const float *from, float *before, TokenShift s,
                             const uint64_t *count, size_t numbers) {
@@ -46,7 +46,7 @@ static __global__ void __launch_bounds__(256)
     to[i] = x;
 }
 
-// to (M, columns) of from; not in place.
+// Computes `to` (M, columns) from `from`; not in place.
 static inline void token_shift_forward(const Device *d, Matrix to, Matrix from, const TokenShift &s,
                                        size_t m) {
     const size_t count = m * from.columns;
@@ -55,7 +55,7 @@ static inline void token_shift_forward(const Device *d, Matrix to, Matrix from, 
                            (T *)to.data, (const T *)from.data, s, false, from.columns, count));
 }
 
-// dx (M, C), from dy, the gradient to the result; not in place.
+// Computes dx (M, C) from dy, the gradient of the result; not in place.
 static inline void token_shift_backward(const Device *d, float *dx, const float *dy,
                                         const TokenShift &s, size_t m) {
     const size_t count = m * s.channels;

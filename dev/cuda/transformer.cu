@@ -1,10 +1,10 @@
-// Any model with a TransformerType on the GPU: its passes, and the entries of ModelType that follow
-// from them. Compiled once for all programs.
+// GPU implementation of all models with a TransformerType: their passes, and the entries of
+// ModelType based on them. Compiled once for all programs.
 #include "blocks.cuh"
 #include "decoder.cuh"
 #include "on_gpu.h"
 
-// The encoder's side of a batch, as a batch of its own.
+// The encoder's side of a batch, as a separate batch.
 static DeviceBatch source_batch(const DeviceBatch *batch) {
     DeviceBatch source = *batch;
     source.length = batch->source.length;
@@ -13,8 +13,8 @@ static DeviceBatch source_batch(const DeviceBatch *batch) {
     return source;
 }
 
-// Parts of the weights for q, k and v as they are: of layers whose weights lie at equal distances
-// at once.
+// Computes the parts of the current weights for q, k and v, with one launch for layers whose
+// weights are equally spaced.
 static void qkv_parts_forward(const Transformer *t) {
     const size_t L = t->plan.size.layers;
     for (size_t l = 0, next; l < L; l = next) {
@@ -62,7 +62,7 @@ static void transformer_run(GpuModel *g, GpuWork work, const DeviceBatch *batch)
 
 // ---- entries of ModelType ---------------------------------------------------
 
-// Ends the program where a layer's attention is computed on the CPU alone.
+// Exits with an error if the attention of a layer has no GPU implementation.
 static void check_kinds(const TransformerPlan *plan) {
     for (size_t l = 0; l < plan->size.layers; l++) {
         const AttentionPlan *a = &plan->layers[l].attention;
@@ -134,7 +134,7 @@ static void transformer_logits(void *model, const Batch *batch, float *logits) {
     Batch all = *batch;
     all.targets = NULL;
     const DeviceBatch staged = gpu_stage(g, &all, 0);
-    gpu_issue(g, GPU_FORWARD, &staged); // the loss is of no use here
+    gpu_issue(g, GPU_FORWARD, &staged); // the loss is not needed here
     classifier_logits(&g->device, &g->blas, &t->classifier, t->predicted, output_weight(t),
                       staged.chosen, logits);
 }

@@ -1,13 +1,15 @@
-// A model on the GPU, made of its plan (transformer_plan.h): parameters, memory, and what its
-// blocks read and write (blocks.cuh). The way through them is the model's C file's, as on the CPU.
+// A model on the GPU, built from its plan (transformer_plan.h): parameters, memory, and the inputs
+// and outputs of its blocks (blocks.cuh). The model's C file determines the order of the blocks, as
+// on the CPU.
 //
-// Pre-norm (Fastformer, GPT-2) and post-norm (BERT, the first Transformer) have their norms in the
-// same places, before each sublayer and after the last one, each fused with the residual connection
-// before it. Pre-norm, the residual stream bypasses them, and they read the stream; post-norm, it
-// passes through them, and they read a sum that nothing else reads.
+// Pre-norm models (Fastformer, GPT-2) and post-norm models (BERT, the first Transformer) have norms
+// in the same places: before each sublayer and after the last one, each fused with the residual
+// connection before it. With pre-norm, the residual stream bypasses the norms, which read the
+// stream. With post-norm, the stream passes through the norms, which read a sum that nothing else
+// reads.
 //
-// B batch, T sequence length, M = B*T, N = B*S of the encoder's side, C channels, F inside the
-// feed-forward network, V vocabulary, L layers, which count through both stacks.
+// B batch size, T sequence length, M = B*T, N = B*S of the encoder's side, C channels, F channels
+// inside the feed-forward network, V vocabulary size, L layers, counted through both stacks.
 #ifndef CUDA_TRANSFORMER_CUH
 #define CUDA_TRANSFORMER_CUH
 
@@ -25,108 +27,105 @@ extern "C" {
 #include "transformer_plan.h"
 }
 
-static constexpr size_t WEIGHT_PLACES = 8; // products of a layer, at most
+static constexpr size_t WEIGHT_PLACES = 8; // most products per layer
 
 // What a layer's self- or cross-attention keeps for its backward pass.
 struct DeviceAttended {
-    Matrix y; // (M, C) what the projection reads; without one it has no data
+    Matrix y; // (M, C) input of the projection; without one, no data
     float *kept;
     float *memory; // of a decoder
 };
 
-// What the cross-attention of a decoder's layer keeps, and the gradients that are its own.
+// What the cross-attention of a decoder's layer keeps, and its own gradients.
 struct DeviceCross {
-    float *x;           // (M, C) what is normalised before it
+    float *x;           // (M, C) input of the norm before it
     float *mean, *rstd; // (M)
     Matrix query;       // (M, C)
     Matrix key_value;   // (N, 2C)
     DeviceAttended attended;
-    Matrix dquery, dkey_value; // (M, C), (N, 2C); these and `norm` shared or not as LayerGradients
-    Matrix norm;               // (M, C) what the product for queries read, again
+    Matrix dquery, dkey_value; // (M, C), (N, 2C); these and `norm` are shared as in LayerGradients
+    Matrix norm;               // (M, C) input of the product for queries, recomputed
 };
 
-// What a layer's backward pass keeps for the products for the gradients of its weights. Where
-// these do not wait (weights_wait()), all layers share one set, and its gradients of (M, C) are one
-// matrix.
+// Operands of the products for a layer's weight gradients, which its backward pass keeps. If these
+// products do not wait (weights_wait()), all layers share one set, and its gradients of (M, C) are
+// one matrix.
 struct LayerGradients {
-    Matrix ffn, before_ffn;    // (M, C) to the output of the FFN, and of the sublayer before it
-    Matrix projection;         // (M, C) to the output of self-attention's projection
+    Matrix ffn, before_ffn;    // (M, C) of the output of the FFN, and of the sublayer before it
+    Matrix projection;         // (M, C) of the output of self-attention's projection
     Matrix hidden, qkv;        // (M, F) or SwiGLU (M, 2F), (M, C + 2H'D)
-    Matrix norm_ffn, norm_qkv; // (M, C) not gradients: what FFN and product for q, k and v read,
-                               // again
+    Matrix norm_ffn, norm_qkv; // (M, C) not gradients: inputs of the FFN and of the product for q,
+                               // k and v, recomputed
 };
 
-// A layer. Without training, or with --recompute, all share what they keep, but for x_in.
+// A layer. Without training, or with --recompute, all layers share their activations except x_in.
 struct DeviceLayer {
-    float *x_in, *x_middle; // (M, C) what is normalised before attention and before the FFN
+    float *x_in, *x_middle; // (M, C) inputs of the norms before attention and before the FFN
     float *mean1, *rstd1, *mean2, *rstd2; // (M)
     Matrix qkv;                           // (M, C + 2H'D)
     DeviceAttended attended;
-    DeviceCross cross;        // of a layer that has it
+    DeviceCross cross;        // if the layer has cross-attention
     Matrix hidden, activated; // (M, F), SwiGLU (M, 2F), before the activation; (M, F) after it
-    bf16 *qkv_parts;          // (3C, 3C) those of the weights for q, k and v; or NULL
+    bf16 *qkv_parts;          // (3C, 3C) parts of the weights for q, k and v; or NULL
     LayerGradients gradients;
 };
 
 // Memory of a stack.
 struct DeviceStack {
-    float *x_out;         // (M, C) what is normalised after the last layer
+    float *x_out;         // (M, C) input of the norm after the last layer
     float *mean, *rstd;   // (M)
-    Matrix result;        // (M, C) the norm of that
-    float *dx;            // (M, C) the gradient to the residual stream
+    Matrix result;        // (M, C) output of that norm
+    float *dx;            // (M, C) gradient of the residual stream
     EmbeddingOrder order; // of its tokens
 };
 
-// What a prediction computes of the K rows that have a target.
+// Activations of a prediction, for the K rows that have a target.
 struct DevicePrediction {
-    Matrix chosen;             // (K, C) of the last norm
+    Matrix chosen;             // (K, C) these rows of the last norm
     float *hidden, *activated; // (K, C) before and after the GELU
-    Matrix normal;             // (K, C) what the classifier reads
+    Matrix normal;             // (K, C) input of the classifier
     float *mean, *rstd;        // (K)
 };
 
 struct Transformer {
     GpuModel base;
     const TransformerType *type;
-    TransformerPlan plan; // the host's model has its layers
+    TransformerPlan plan; // its layers belong to the host's model
     DeviceLayer *layers;  // (L)
     DeviceStack stacks[MAX_STACKS];
     DevicePrediction prediction;
-    float *stream;     // (M, C) post-norm: the residual stream
-    float *sinusoids;  // (positions, C), or NULL
-    float *angles;     // (positions, D) of rotary positions, or NULL
-    Matrix norm;       // (M, C) what a sublayer's first product reads
-    Matrix norm_parts; // (M, 3C) its parts, for q, k and v of kinds that need float32, with bf16
-    Matrix shifted;    // of the same type and size as these, with --token-shift: what that product
-                       // reads
-    float *before;     // (L, S, channels of --token-shift) of a decoder: what the last token had
-    Matrix prepared;   // (M, 3C) queries, keys and values, where they are prepared
-    Matrix hidden_exact; // (M, F) or (M, 2F) float32, with bf16, for activations that are kernels
-                         // of their own
+    float *stream;       // (M, C) post-norm: the residual stream
+    float *sinusoids;    // (positions, C), or NULL
+    float *angles;       // (positions, D) of rotary positions, or NULL
+    Matrix norm;         // (M, C) input of a sublayer's first product
+    Matrix norm_parts;   // (M, 3C) its parts, with bf16, for q, k and v of kinds that need float32
+    Matrix shifted;      // with --token-shift: input of that product; type and size as above
+    float *before;       // (L, S, channels of --token-shift) of a decoder: those of the last token
+    Matrix prepared;     // (M, 3C) queries, keys and values, if they are prepared
+    Matrix hidden_exact; // (M, F) or (M, 2F) float32, with bf16, for separate activation kernels
     float *sublayer_out; // (M, C)
     float *attention;    // working memory
-    Matrix predicted;    // (K, C) what the classifier reads
+    Matrix predicted;    // (K, C) input of the classifier
     Classifier classifier;
     float *token_losses; // (M) on the host
-    size_t room;         // of a decoder: for so many tokens of each text
+    size_t room;         // of a decoder: capacity in tokens per text
 
-    float *dx;      // (M, C) of the stack that is passed through
+    float *dx;      // (M, C) of the current stack
     float *dnorm;   // (M, C)
-    float *dresult; // (M, C) to the encoder's result: 0 after the forward pass, the decoder adds
-                    // to it
+    float *dresult; // (M, C) of the encoder's result: starts at 0; the decoder adds to it
     Matrix dattended, dprepared; // (M, C), (M, 3C)
     Matrix dactivated;           // (M, F) of SwiGLU
-    bool groups_weights;         // products for gradients of weights wait for each other
+    bool groups_weights;         // products for weight gradients wait for each other
     WeightGroup weights[WEIGHT_PLACES];
-    size_t weight_place; // of the layer's next such product
+    size_t weight_place; // of the next such product of the layer
 };
 
-// One way through a model for one batch.
+// One pass through the model for one batch.
 struct BlockPass {
     Transformer *model;
     GpuWork work;
     const DeviceBatch *batch;
-    DeviceBatch source; // the encoder's side, as a batch of its own
+    DeviceBatch source; // the encoder's side, as a separate batch
 };
 
 // ---- the plan ---------------------------------------------------------------
@@ -135,14 +134,14 @@ static inline bool is_post_norm(const Transformer *t) {
     return t->plan.order == POST_NORM;
 }
 
-// The stack that a layer is of.
+// The stack of a layer.
 static inline size_t stack_of(const Transformer *t, size_t l) {
     return t->plan.stack_count > 1 && l >= t->plan.stacks[1].first ? 1 : 0;
 }
 
-// The norms in their places: before q, k and v are made, before cross-attention and before the
-// feed-forward network, and after a stack's last layer. Post-norm, that of a sublayer's result is
-// the one before the next sublayer.
+// Norms by place: before the product for q, k and v, before cross-attention, before the
+// feed-forward network, and after a stack's last layer. With post-norm, the norm of a sublayer's
+// result is the one before the next sublayer.
 static inline const NormParameters *attention_norm(const Transformer *t, size_t l) {
     const StackPlan *stack = &t->plan.stacks[stack_of(t, l)];
     if (!is_post_norm(t)) return &t->plan.layers[l].attention.norm;
@@ -165,23 +164,23 @@ static inline const NormParameters *stack_norm(const Transformer *t, size_t stac
     return is_post_norm(t) ? &t->plan.layers[plan->end - 1].ffn.norm : &plan->norm;
 }
 
-// Whether a layer's q, k and v are float32 and made of float32.
+// Whether a layer's q, k and v are float32, computed from float32.
 static inline bool is_exact(const Transformer *t, size_t l) {
     return attention_types[t->plan.layers[l].attention.kind].exact;
 }
 
-// Whether some rows are chosen and transformed before they are classified.
+// Whether rows are chosen and transformed before classification.
 static inline bool predicts(const Transformer *t) {
     return t->plan.prediction.transform.weight != NO_PARAMETER;
 }
 
-// Whether the activation is part of a product.
+// Whether the activation is fused with a product.
 static inline bool activation_is_fused(const Transformer *t) {
     return t->plan.activation == GELU_TANH;
 }
 
 // ---- parameters -------------------------------------------------------------
-// Where a parameter's values and gradients are; NULL for NO_PARAMETER.
+// A parameter's values and gradients; NULL for NO_PARAMETER.
 static inline const float *transformer_values(const Transformer *t, size_t offset) {
     return offset == NO_PARAMETER ? NULL : t->base.state.values + offset;
 }
@@ -219,7 +218,7 @@ static inline DeviceWeight output_weight(const Transformer *t) {
     return device_weight(t, &parameters);
 }
 
-// What a layer's product for q, k and v reads, and its weight.
+// The input of a layer's product for q, k and v, and its weight.
 static inline Matrix qkv_input(const Transformer *t, size_t l) {
     return t->layers[l].qkv_parts ? t->norm_parts : t->norm;
 }
@@ -241,7 +240,7 @@ static inline DeviceAttentionShape attention_shape(const Transformer *t,
             g->length, g->precision == GPU_BF16, g->training};
 }
 
-// An activation, or a gradient to one, as products read it.
+// Carves an activation, or the gradient of one, in the type that products read.
 static inline Matrix product_matrix(const Transformer *t, DeviceArena *arena, size_t columns) {
     return arena_matrix(arena, gpu_rows(&t->base), columns, t->base.precision == GPU_BF16,
                         "activations");
@@ -273,12 +272,12 @@ static inline void cross_carve(const Transformer *t, DeviceCross *c, const Atten
     c->attended = attended_carve(t, plan, arena);
 }
 
-// Of what a feed-forward network activates.
+// Number of columns before the activation of a feed-forward network.
 static inline size_t hidden_columns(const Transformer *t) {
     return t->plan.layers[0].ffn.up.shape.outputs;
 }
 
-// All that a layer keeps but x_in.
+// Carves a layer's activations except x_in.
 static inline void layer_carve(Transformer *t, size_t l, DeviceArena *arena) {
     const LayerPlan *plan = &t->plan.layers[l];
     DeviceLayer *a = &t->layers[l];
@@ -296,7 +295,7 @@ static inline void layer_carve(Transformer *t, size_t l, DeviceArena *arena) {
     if (plan->crosses) cross_carve(t, &a->cross, &plan->cross, arena);
 }
 
-// With one set of what is kept for all layers, that is as large as the largest one.
+// A set that all layers share is as large as the largest one.
 static inline void layers_carve(Transformer *t, DeviceArena *arena) {
     const GpuModel *g = &t->base;
     const size_t L = t->plan.size.layers, M = gpu_rows(g), C = t->plan.size.channels;
@@ -312,7 +311,7 @@ static inline void layers_carve(Transformer *t, DeviceArena *arena) {
     }
 }
 
-// Parts of the weights for q, k and v, of the layers that need them, without gaps.
+// Carves the parts of the weights for q, k and v, of the layers that need them, without gaps.
 static inline void parts_carve(Transformer *t, DeviceArena *arena) {
     const size_t C = t->plan.size.channels, numbers = PARTS_COLUMNS * 3 * C * C;
     size_t count = 0;
@@ -346,11 +345,11 @@ static inline bool any_projects(const Transformer *t) {
     return false;
 }
 
-// Whether products for gradients of weights wait, to be computed for all layers of a stack at once.
-// They do where what they wait with, of all layers, is at most twice the L2 cache: little memory,
-// and then each product is a few microseconds' work. Not with --recompute, whose purpose is to keep
-// less; nor with several ranks, which begin to sum the gradients of a layer while those of the next
-// one are computed.
+// Whether products for weight gradients wait, to be computed for all layers of a stack at once.
+// They wait if their operands, of all layers, take at most twice the L2 cache: this is little
+// memory, and each product then takes a few microseconds. They do not wait with --recompute, whose
+// purpose is to keep less, nor with several ranks, which start to sum a layer's gradients while
+// those of the next one are computed.
 static inline bool weights_wait(const Transformer *t) {
     const GpuModel *g = &t->base;
     const double numbers = (double)gpu_rows(g) * (double)t->plan.size.layers *
@@ -360,12 +359,13 @@ static inline bool weights_wait(const Transformer *t) {
                2.0 * (double)g->device.l2;
 }
 
-// A (M, C) of the products for gradients of weights; `shared` where they do not wait.
+// Operand (M, C) of products for weight gradients; `shared` if they do not wait.
 static inline Matrix waiting_matrix(const Transformer *t, DeviceArena *arena, Matrix shared) {
     return t->groups_weights ? gradient_matrix(t, arena, t->plan.size.channels) : shared;
 }
 
-// What the layer's gradients are made of where they wait; of the first layer, for all others.
+// Carves the operands of the products for weight gradients: of each layer if the products wait,
+// else of the first layer for all layers.
 static inline void gradients_carve(Transformer *t, DeviceArena *arena) {
     const size_t C = t->plan.size.channels;
     Matrix dquery = {}, dkey_value = {};
@@ -417,7 +417,7 @@ static inline void prediction_carve(Transformer *t, DeviceArena *arena) {
     p->rstd = arena_array<float>(arena, M, "activations");
 }
 
-// What products for q, k and v read, where their input is shifted.
+// Carves the input of products for q, k and v, if it is shifted.
 static inline void shifted_carve(Transformer *t, DeviceArena *arena) {
     const Matrix norm = t->norm_parts.columns ? t->norm_parts : t->norm;
     if (plan_shifted(&t->plan) > 0) t->shifted = product_matrix(t, arena, norm.columns);
@@ -435,7 +435,7 @@ static inline void count_norm(SumCount *count, const Transformer *t) {
     count->width += 2 * t->plan.size.channels;
 }
 
-// Of a product's bias, in two pieces where that of the keys is left out.
+// Counts a product's bias as two sums, because that of the keys may be left out.
 static inline void count_linear(SumCount *count, const LinearParameters *linear) {
     if (linear->weight == NO_PARAMETER || linear->bias == NO_PARAMETER) return;
     count->sums += 2;
@@ -451,7 +451,7 @@ static inline void count_attention(SumCount *count, const Transformer *t, const 
     count->width += 2 * t->plan.size.head_size;
 }
 
-// Of every norm and bias, and the type that all tokens have.
+// Counts every norm and bias, and the type that all tokens share.
 static inline SumCount count_sums(const Transformer *t) {
     SumCount count = {};
     for (size_t l = 0; l < t->plan.size.layers; l++) {
@@ -493,7 +493,7 @@ static inline void transformer_carve(GpuModel *model, DeviceArena *arena) {
     if (in_bf16 && !activation_is_fused(t))
         t->hidden_exact = arena_matrix(arena, M, hidden_columns(t), false, "activations");
     t->sublayer_out = arena_array<float>(arena, M * C, "activations");
-    model->statistics.scores = t->sublayer_out; // which a sublayer sets after its attention
+    model->statistics.scores = t->sublayer_out; // not yet in use during attention
     t->attention = arena_array<float>(arena, workspace, "attention");
     classifier_carve(&t->classifier, arena, t->plan.size.vocabulary, C, M, t->plan.smoothing,
                      model->training && model->fuses_output);
@@ -513,7 +513,7 @@ static inline void transformer_carve(GpuModel *model, DeviceArena *arena) {
     partial_sums_carve(&model->sums, arena, count.sums, count.width);
 }
 
-// Positions that are computed, not learned: sinusoids, or else the angles of rotations.
+// Uploads positions that are computed, not learned: sinusoids, or else rotary angles.
 static inline void upload_positions(const Transformer *t) {
     const ModelSizes *size = &t->plan.size;
     const size_t columns = t->sinusoids ? size->channels : size->head_size;

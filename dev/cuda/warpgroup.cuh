@@ -1,12 +1,12 @@
-// Instructions of sm_90 for warp groups of 128 threads: products of tiles in shared memory, which
-// run concurrently with the threads (PTX ISA 9.7.15, "Asynchronous Warpgroup Level Matrix
+// sm_90 instructions for warp groups of 128 threads: products of tiles in shared memory, which run
+// concurrently with the threads (PTX ISA 9.7.15, "Asynchronous Warpgroup Level Matrix
 // Multiply-Accumulate Instructions"), copies of whole tiles by one thread (9.7.9.27, "Tensor
-// copy"), sums that are added in memory (9.7.9.25, "Bulk copy"), and the barriers that both sides
-// wait at (9.7.13.15, "mbarrier"). For the CPU they are in warpgroup_on_cpu.h.
+// copy"), additions of sums in memory (9.7.9.25, "Bulk copy"), and the barriers that both sides
+// wait for (9.7.13.15, "mbarrier"). The versions for the CPU are in warpgroup_on_cpu.h.
 //
-// A tile is a stack of panels of 64 columns, each row of a panel 128 bytes. Its 16-byte pieces are
-// swizzled: piece i of row r is at i ^ r % 8, so that neither rows nor columns meet in a bank.
-// Copies write and products read it so; tiles start at multiples of 1024 bytes.
+// A tile is a stack of panels of 64 columns; a row of a panel has 128 bytes. Its 16-byte pieces are
+// swizzled: piece i of row r is at i ^ r % 8, so that accesses by row or by column have no bank
+// conflicts. Copies write this layout and products read it. Tiles start at multiples of 1024 bytes.
 #ifndef CUDA_WARPGROUP_CUH
 #define CUDA_WARPGROUP_CUH
 
@@ -18,8 +18,8 @@
 #include <cuda.h>
 #endif
 
-// CUDA_WARPGROUPS: this build has code for sm_90a. Kernels have bodies there, and for the host,
-// which reads but does not run them.
+// CUDA_WARPGROUPS: this build has code for sm_90a. Kernels have bodies there and in the compiler's
+// host pass, which parses but does not run them.
 #if defined(CUDA_ON_CPU) || defined(CUDA_WARPGROUPS)
 static constexpr bool HAVE_WARP_GROUPS = true;
 #else
@@ -33,9 +33,9 @@ static constexpr bool HAVE_WARP_GROUPS = false;
 
 static constexpr int WARPGROUP = 128, // threads
     PANEL = 64,                       // columns, and rows of one copy
-    GROUP_ROWS = 64;                  // of a product
+    GROUP_ROWS = 64;                  // rows of a product
 
-// A matrix of ROWS rows of SIZE columns, multiples of 64: (SIZE / 64, ROWS, 64).
+// A matrix of ROWS rows and SIZE columns, multiples of 64, stored as (SIZE / 64, ROWS, 64).
 template <int ROWS_, int SIZE_> struct GroupTile {
     static constexpr int ROWS = ROWS_, SIZE = SIZE_, NUMBERS = ROWS * SIZE;
     static constexpr size_t BYTES = (size_t)NUMBERS * sizeof(bf16);
@@ -45,7 +45,7 @@ template <int ROWS_, int SIZE_> struct GroupTile {
 
 #ifndef CUDA_ON_CPU
 
-// In shared memory. Each phase ends when all expected threads and all expected bytes have
+// A barrier in shared memory. Each phase ends when all expected threads and all expected bytes have
 // arrived.
 typedef uint64_t Barrier;
 
@@ -58,7 +58,8 @@ static __device__ __forceinline__ void barrier_create(Barrier *b, int threads) {
                  : "memory");
 }
 
-// By the thread that created barriers, before a barrier of the block: copies may use them.
+// Makes barriers usable by copies. Called by the thread that created them, before a barrier of the
+// block.
 static __device__ __forceinline__ void barriers_publish() {
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
@@ -68,15 +69,15 @@ static __device__ __forceinline__ void barrier_arrive(Barrier *b) {
     asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(b)) : "memory");
 }
 
-// Arrives, and says how many bytes copies will bring in this phase.
+// Arrives, and announces how many bytes copies will transfer in this phase.
 static __device__ __forceinline__ void barrier_expect(Barrier *b, size_t bytes) {
     asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(b)),
                  "r"((uint32_t)bytes)
                  : "memory");
 }
 
-// Until the phase of this parity, 0 for the first one, has ended. Before the first one that of
-// parity 1 has.
+// Waits until the phase of this parity has ended. The first phase has parity 0; before it, parity 1
+// counts as ended.
 static __device__ __forceinline__ void barrier_wait(Barrier *b, uint32_t parity) {
     uint32_t ended;
     do {
@@ -88,11 +89,11 @@ static __device__ __forceinline__ void barrier_wait(Barrier *b, uint32_t parity)
     } while (!ended);
 }
 
-// A matrix of four dimensions in global memory, the innermost first.
+// A matrix of four dimensions in global memory, innermost first.
 typedef CUtensorMap TensorMap;
 
-// From `at` on, 64 columns and 64 rows (of the third dimension), zeros beyond the ends: all bytes
-// count for `full`.
+// Copies 64 columns and 64 rows (third dimension) from the given coordinates on, with zeros beyond
+// the ends. All bytes count for `full`.
 static __device__ __forceinline__ void tensor_copy(bf16 *shared, const TensorMap *map,
                                                    Barrier *full, int column, int second, int row,
                                                    int fourth) {
@@ -103,14 +104,14 @@ static __device__ __forceinline__ void tensor_copy(bf16 *shared, const TensorMap
                  : "memory");
 }
 
-// Before others learn of what this thread wrote to shared memory, so that products and copies see
-// it.
+// Makes this thread's writes to shared memory visible to products and copies. Called before other
+// threads are signalled.
 static __device__ __forceinline__ void async_publish() {
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
 
-// Sums in shared memory go to global memory, or are added to those there: by one thread. `bytes`: a
-// multiple of 16, to which both addresses are aligned.
+// Stores sums from shared to global memory, or adds them there. Called by one thread. bytes and
+// both addresses are multiples of 16.
 static __device__ __forceinline__ void bulk_store(float *to, const float *shared, size_t bytes) {
     asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(to),
                  "r"(shared_address(shared)), "r"((uint32_t)bytes)
@@ -125,7 +126,7 @@ static __device__ __forceinline__ void bulk_add(float *to, const float *shared, 
     asm volatile("cp.async.bulk.commit_group;" ::: "memory");
 }
 
-// Until this thread's have been read from shared memory, and until they are done.
+// Waits until this thread's stores and additions have read shared memory, or until they are done.
 static __device__ __forceinline__ void bulk_wait_read() {
     asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");
 }
@@ -133,8 +134,8 @@ static __device__ __forceinline__ void bulk_wait() {
     asm volatile("cp.async.bulk.wait_group 0;" ::: "memory");
 }
 
-// Until a counter in global memory, which blocks of threads pass on, is `turn`: then what those
-// before wrote can be read, by copies, too. By one thread.
+// Waits until a counter in global memory, which thread blocks pass on, is `turn`. Writes of the
+// blocks before are then visible, also to copies. Called by one thread.
 static __device__ __forceinline__ void turn_wait(const unsigned *counter, unsigned turn) {
     unsigned now;
     do {
@@ -143,13 +144,14 @@ static __device__ __forceinline__ void turn_wait(const unsigned *counter, unsign
     asm volatile("fence.proxy.async.global;" ::: "memory");
 }
 
-// What this thread did, copies that it waited for included, can be read by the next one.
+// Sets the counter to `next`. Makes this thread's writes, and copies that it waited for, visible to
+// the next block.
 static __device__ __forceinline__ void turn_pass(unsigned *counter, unsigned next) {
     asm volatile("fence.proxy.async.global;" ::: "memory");
     asm volatile("st.release.gpu.global.u32 [%0], %1;" ::"l"(counter), "r"(next) : "memory");
 }
 
-// sizes (4), strides (3) in bytes from one to the next of dimensions 1 to 3.
+// sizes (4); strides (3): distances in bytes along dimensions 1 to 3.
 static inline TensorMap tensor_map(const bf16 *data, const size_t *sizes, const size_t *strides) {
     typedef CUresult Encode(CUtensorMap *, CUtensorMapDataType, cuuint32_t, void *,
                             const cuuint64_t *, const cuuint64_t *, const cuuint32_t *,
@@ -178,22 +180,22 @@ static inline TensorMap tensor_map(const bf16 *data, const size_t *sizes, const 
 }
 
 // ---- products ---------------------------------------------------------------
-// Before products whose sums or left operands were touched by threads.
+// Called before products whose sums or left operands were accessed by threads.
 static __device__ __forceinline__ void wgmma_fence() {
     asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
 }
 
-// The products since the last call are a group.
+// Makes the products since the last call a group.
 static __device__ __forceinline__ void wgmma_commit() {
     asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
 }
 
-// Until all groups but the last PENDING are done.
+// Waits until all groups except the last PENDING are done.
 template <int PENDING> static __device__ __forceinline__ void wgmma_wait() {
     asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(PENDING) : "memory");
 }
 
-// What is read of sums from here on are those that were waited for.
+// Compiler barrier: later reads of the sums see the results that were waited for.
 template <int N> static __device__ __forceinline__ void sums_settle(Sums<1, N> &s) {
 #pragma unroll
     for (int n = 0; n < N / 8; n++)
@@ -201,7 +203,7 @@ template <int N> static __device__ __forceinline__ void sums_settle(Sums<1, N> &
         for (int e = 0; e < 4; e++) asm volatile("" : "+f"(s.at[0][n][e])::"memory");
 }
 
-// Operands: sums d[n] on, of which the constraint c is "+f" or "=f".
+// Operands of asm: the sums from d[n] on, with constraint c, "+f" or "=f".
 #define WGMMA_4(c, d, n) c(d[n][0]), c(d[n][1]), c(d[n][2]), c(d[n][3])
 #define WGMMA_16(c, d, n)                                                                          \
     WGMMA_4(c, d, n), WGMMA_4(c, d, n + 1), WGMMA_4(c, d, n + 2), WGMMA_4(c, d, n + 3)
@@ -215,13 +217,13 @@ template <int N> static __device__ __forceinline__ void sums_settle(Sums<1, N> &
     ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "           \
     "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
 
-// Columns, the registers of sums, those of the other operands, and whether to add.
+// columns, registers of sums, registers of the other operands, and whether to add.
 #define WGMMA(columns, sums, operands, add)                                                        \
     "{\n.reg .pred p;\nsetp.ne.b32 p, " add ", 0;\n"                                               \
     "wgmma.mma_async.sync.aligned.m64n" columns "k16.f32.bf16.bf16 {" sums "}, " operands ";\n}"
 
-// d (64, N) = a (64, 16) b (16, N), or += with ADD. N is 64 or 128; a lane holds of d what Sums
-// says of the 16 rows of its warp. Both operands have k in the columns of their tiles.
+// d (64, N) = a (64, 16) b (16, N), or += with ADD. N is 64 or 128. A lane holds d like Sums, for
+// the 16 rows of its warp. Both operands have k in the columns of their tiles.
 template <int N, bool ADD>
 static __device__ __forceinline__ void wgmma_tiles(float (&d)[N / 8][4], uint64_t a, uint64_t b) {
     static_assert(N == 64 || N == 128, "");
@@ -243,8 +245,8 @@ static __device__ __forceinline__ void wgmma_tiles(float (&d)[N / 8][4], uint64_
                      : "l"(a), "l"(b));
 }
 
-// d (64, N) += a (64, 16) b (16, N); a lane holds of a what mma_m16n8k16 says of its warp's rows. b
-// has k in the rows of its tile.
+// d (64, N) += a (64, 16) b (16, N). A lane holds a like the left operand of mma_m16n8k16, for the
+// rows of its warp. b has k in the rows of its tile.
 template <int N>
 static __device__ __forceinline__ void wgmma_sums(float (*d)[4], const uint32_t a[4], uint64_t b) {
     static_assert(N == 64 || N == 128, "");
@@ -258,7 +260,7 @@ static __device__ __forceinline__ void wgmma_sums(float (*d)[4], const uint32_t 
                      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
 }
 
-// d (64, 64) = a^T b, or += with ADD, of 16 rows: both operands have k in the rows of their tiles.
+// d (64, 64) = a^T b over 16 rows, or += with ADD. Both operands have k in the rows of their tiles.
 template <bool ADD>
 static __device__ __forceinline__ void wgmma_columns(float (&d)[PANEL / 8][4], uint64_t a,
                                                      uint64_t b) {
@@ -272,8 +274,8 @@ static __device__ __forceinline__ void wgmma_columns(float (&d)[PANEL / 8][4], u
                      : "l"(a), "l"(b));
 }
 
-// Registers of the threads of a warp group: of one that needs few, and of those that take what it
-// leaves.
+// Changes the registers per thread of a warp group: a group that needs few releases the others,
+// which the other groups take.
 static __device__ __forceinline__ void registers_leave() {
     asm volatile("setmaxnreg.dec.sync.aligned.u32 24;");
 }
@@ -283,9 +285,10 @@ static __device__ __forceinline__ void registers_take() {
 
 #endif
 
-// Of a tile for a product (9.7.15.5.1.2, "Shared Memory Matrix Layout"), swizzled by 128 bytes:
-// bits 0-13 where it starts, 16-29 how far apart panels are (where k is in the rows: else each
-// product is within one), 32-45 how far apart groups of 8 rows are, all in 16 bytes.
+// Descriptor of a tile for a product (9.7.15.5.1.2, "Shared Memory Matrix Layout"), swizzled by 128
+// bytes. Bits 0-13: start address; 16-29: distance of panels (used if k is in the rows; otherwise
+// each product is within one panel); 32-45: distance of groups of 8 rows. All are in units of 16
+// bytes.
 template <typename Tile>
 static __device__ __forceinline__ uint64_t wgmma_descriptor(const bf16 *from) {
     return (uint64_t)((shared_address(from) & 0x3ffff) >> 4) |
@@ -293,7 +296,7 @@ static __device__ __forceinline__ uint64_t wgmma_descriptor(const bf16 *from) {
            (uint64_t)(8 * PANEL * sizeof(bf16) >> 4) << 32 | (uint64_t)1 << 62;
 }
 
-// sums (64, rows of b) = a b^T, or += with ADD: rows row .. row+63 of a with all rows of b.
+// sums (64, rows of b) = a b^T, or += with ADD, for rows row .. row+63 of a and all rows of b.
 template <typename A, typename B, bool ADD = false>
 static __device__ __forceinline__ void group_product_rows(Sums<1, B::ROWS> &sums, const bf16 *a,
                                                           int row, const bf16 *b) {
@@ -329,7 +332,7 @@ static __device__ __forceinline__ GroupWeights<K> group_weights(const Sums<1, K>
 template <typename B>
 static __device__ __forceinline__ void
 group_product_sums(Sums<1, B::SIZE> &sums, const GroupWeights<B::ROWS> &w, const bf16 *b) {
-    constexpr int N = B::SIZE % (2 * PANEL) == 0 ? 2 * PANEL : PANEL; // of one product
+    constexpr int N = B::SIZE % (2 * PANEL) == 0 ? 2 * PANEL : PANEL; // columns of one product
 #pragma unroll
     for (int k = 0; k < B::ROWS; k += 16)
 #pragma unroll
@@ -338,7 +341,8 @@ group_product_sums(Sums<1, B::SIZE> &sums, const GroupWeights<B::ROWS> &w, const
                           wgmma_descriptor<B>(b + column * B::ROWS + k * PANEL));
 }
 
-// Puts rows row .. row+63 and 64 columns of w into a panel of a tile: by the group that has them.
+// Stores w as rows row .. row+63 and 64 columns of a panel of a tile. Called by the group that
+// holds w.
 template <typename Tile>
 static __device__ __forceinline__ void group_put(bf16 *tile, int panel, int row,
                                                  const GroupWeights<PANEL> &w) {
@@ -351,7 +355,7 @@ static __device__ __forceinline__ void group_put(bf16 *tile, int panel, int row,
             *(uint32_t *)(at + i % 2 * 8 * PANEL + ((2 * k + i / 2) ^ lane / 4) * 8) = w.at[k][i];
 }
 
-// sums (64, 64) = a^T b: the columns of a panel of a with those of a panel of b.
+// sums (64, 64) = a^T b, for the columns of a panel of a and of a panel of b.
 template <typename A, typename B>
 static __device__ __forceinline__ void group_product_columns(Sums<1, PANEL> &sums, const bf16 *a,
                                                              int a_panel, const bf16 *b,
@@ -368,8 +372,8 @@ static __device__ __forceinline__ void group_product_columns(Sums<1, PANEL> &sum
     }
 }
 
-// Fills a tile with rows of a head, one after the other: by one thread. dimensions: columns, heads,
-// rows, batch.
+// Fills a tile with consecutive rows of a head. Called by one thread. Dimensions of the map:
+// columns, heads, rows, batch.
 template <typename Tile>
 static __device__ __forceinline__ void group_copy(bf16 *tile, const TensorMap *map, Barrier *full,
                                                   int head, int row, int sequence) {

@@ -1,9 +1,10 @@
-// Softmax attention for sm_90, bf16 and heads of 64 or 128 channels: what softmax_attention.cuh
-// computes, with the products of warp groups (warpgroup.cuh). Part of softmax_attention.cuh.
+// Softmax attention for sm_90, bf16 and heads of 64 or 128 channels: computes the same as
+// softmax_attention.cuh, with products of warp groups (warpgroup.cuh). Part of
+// softmax_attention.cuh.
 //
-// A block's two warp groups compute 64 rows each; tiles of the other side come in a ring
-// (warpgroup_ring.cuh). The sums of a product lie in registers as mma_m16n8k16 has them, so all
-// between the products is that of softmax_pass.cuh. What a group does with its scores runs
+// A block's two warp groups compute 64 rows each; tiles of the other side arrive in a ring
+// (warpgroup_ring.cuh). Sums of products have the register layout of mma_m16n8k16, so all
+// operations between products are those of softmax_pass.cuh. A group processes its scores
 // concurrently with the products of the other group and its own next ones.
 #ifndef CUDA_WARPGROUP_ATTENTION_CUH
 #define CUDA_WARPGROUP_ATTENTION_CUH
@@ -14,20 +15,20 @@
 
 namespace softmax {
 
-// Tiles of heads of SIZE channels: N columns of scores at a time, in STAGES stages. Sums fit in the
-// 240 registers that a thread can have, tiles in the 227 KB of shared memory that a block can have.
+// Tile shapes for heads of SIZE channels: N columns of scores at a time, in STAGES stages. Sums fit
+// in the 240 registers of a thread, tiles in the 227 KB of shared memory of a block.
 template <int SIZE> struct GroupShapes {
     using Rows = GroupTile<BLOCK_ROWS, SIZE>;
     static constexpr int FORWARD_N = 128, FORWARD_STAGES = 2;
     static constexpr int BACKWARD_N = 64, BACKWARD_STAGES = SIZE == 64 ? 3 : 2;
 };
 
-// The matrices that blocks copy from: (B, T, H, D), and gradients to y.
+// The matrices that blocks copy from, (B, T, H, D): queries, keys and values, and dy.
 struct GroupMaps {
     TensorMap parts[3], dy;
 };
 
-// Rows of a part that stay, or of gradients to y.
+// Copies rows of a part, or of dy.
 template <typename Tile>
 static __device__ __forceinline__ void copy_rows(bf16 *tile, const TensorMap &map, Barrier *full,
                                                  const SoftmaxHead &head, int row) {
@@ -35,7 +36,7 @@ static __device__ __forceinline__ void copy_rows(bf16 *tile, const TensorMap &ma
 }
 
 // ---- forward ----------------------------------------------------------------
-// In shared memory: queries, keys and values, which come and go apart.
+// Shared memory of the forward pass: queries, and separate rings for keys and values.
 template <int SIZE> struct GroupForward {
     using S = GroupShapes<SIZE>;
     using R = Ring<GroupTile<S::FORWARD_N, SIZE>, 1, S::FORWARD_STAGES>;
@@ -64,7 +65,7 @@ template <int SIZE> static __device__ __forceinline__ GroupForward<SIZE> group_f
     return f;
 }
 
-// One thread copies.
+// Copies all tiles. Called by one thread.
 template <int SIZE>
 static __device__ __forceinline__ void
 group_forward_copies(const GroupForward<SIZE> &f, const GroupMaps &maps, const SoftmaxHead &head,
@@ -86,8 +87,8 @@ group_forward_copies(const GroupForward<SIZE> &f, const GroupMaps &maps, const S
     }
 }
 
-// A tile of queries with all keys. The scores of the next keys are computed concurrently with the
-// sums of these values.
+// Computes attention of a tile of queries to all keys. The scores of the next keys are computed
+// concurrently with the sums of the current values.
 template <int SIZE>
 static __global__ void __launch_bounds__(GROUP_THREADS, 1)
     group_forward_kernel(const SoftmaxPass<bf16> p, const __grid_constant__ GroupMaps maps) {
@@ -100,7 +101,7 @@ static __global__ void __launch_bounds__(GROUP_THREADS, 1)
     const F f = group_forward_memory<SIZE>();
     const SoftmaxHead head = head_of(p, blockIdx.x);
     const int first =
-        (int)(gridDim.y - 1 - blockIdx.y) * BLOCK_ROWS; // those that see the most go first
+        (int)(gridDim.y - 1 - blockIdx.y) * BLOCK_ROWS; // tiles with the most keys first
     const int start = first_keys<N>(p, first), end = last_key(p, first + BLOCK_ROWS);
     if (threadIdx.x == 0) {
         barrier_create(f.full, 1);
@@ -118,7 +119,7 @@ static __global__ void __launch_bounds__(GROUP_THREADS, 1)
               group_row = (int)threadIdx.x / WARPGROUP * GROUP_ROWS;
     const int row = first + warp_row + lane / 4;
     const int visible = last_key(p, first + warp_row + 1),
-              opened = first_key(p, first + warp_row + 15); // to all rows of the warp
+              opened = first_key(p, first + warp_row + 15); // as in forward_kernel()
     SoftmaxRows<1> rows = rows_create<1>(p.sink);
     Sums<1, SIZE> y;
     Sums<1, N> s;
@@ -178,40 +179,39 @@ static __global__ void __launch_bounds__(GROUP_THREADS, 1)
 
 // ---- backward ---------------------------------------------------------------
 //
-// A block of threads has 128 keys and their values, and goes through the queries that see them:
-// five products a tile, scores and gradients to weights, and of these the gradients of values, keys
-// and queries. The last is a sum over blocks of keys, which is in memory: they add to it in a
-// fixed order, from the last keys on, so that it has the same bits in each run. A counter for each
-// step of queries says whose turn it is.
+// A thread block holds 128 keys and their values, and iterates over the queries that see them. Each
+// tile takes five products: scores, gradients of weights and, from these, the gradients of values,
+// keys and queries. The gradient of queries is a sum over blocks of keys, in global memory. Blocks
+// add to it in a fixed order, from the last keys on, so results are bit-identical from run to run.
+// A counter for each step of queries tells whose turn it is.
 //
-// A block waits for blocks of later keys of its head alone. Work is given out by a counter, a
-// head's last keys first, so those have begun before, and none can wait for ever, in whichever
-// order a GPU starts blocks. Where attention is causal the block of the keys before reaches a step
-// when this one has passed it, so it need not wait for its turn. An extra warp adds, while the
+// A block waits only for blocks of later keys of its head. A counter assigns work, a head's last
+// keys first, so those blocks have started before, and none can wait forever, in whichever order
+// the GPU starts blocks. If attention is causal, the block of the previous keys reaches a step
+// after this block has passed it, so it need not wait for its turn. An extra warp adds, while the
 // groups continue.
 
-// Where the gradients of queries are gathered. A step is what is added at a time, (GROUPS, 8, 128,
-// 4): the sums of a lane after each other, those of the groups in halves of the queries or of the
-// channels.
+// Sums for the gradients of queries. A step is the unit of addition, (GROUPS, 8, 128, 4): the four
+// sums of a lane are consecutive; each group holds half of the queries or half of the channels.
 struct Gathered {
     float *sums;      // (B H, steps, GROUPS PANEL PANEL)
-    unsigned *turns;  // (B H, steps) blocks of keys that have added
-    unsigned *ticket; // blocks that have got work
+    unsigned *turns;  // (B H, steps) number of blocks of keys that have added
+    unsigned *ticket; // number of blocks that have work
     int steps;
 };
 
 static constexpr int STEP_NUMBERS = GROUPS * PANEL * PANEL;
 
-// In shared memory: keys and values, which stay; tiles of queries and of gradients to y, which pass
-// by; the gradients to scores and the sums of a step, for its last product.
+// Shared memory of the backward pass: keys and values, which stay; tiles of queries and of dy,
+// which are streamed; gradients of scores and sums of a step, for its last product.
 template <int SIZE> struct GroupBackward {
     using S = GroupShapes<SIZE>;
     using Rows = typename S::Rows;
     static constexpr int N = S::BACKWARD_N, STAGES = S::BACKWARD_STAGES;
     static constexpr int STEP = STEP_NUMBERS / SIZE,
-                         TILES = STEP / N; // queries and tiles of them per step
+                         TILES = STEP / N; // queries per step, and tiles of them
     using R = Ring<GroupTile<N, SIZE>, 2, STAGES>;
-    using Gradients = GroupTile<BLOCK_ROWS, STEP>; // keys in the rows, a panel a tile of queries
+    using Gradients = GroupTile<BLOCK_ROWS, STEP>; // keys in the rows, a panel per tile of queries
     static constexpr int BARRIERS = 4 + GROUPS + 2 * STAGES;
     static constexpr size_t BYTES = 2 * Rows::BYTES + R::BYTES + 2 * Gradients::BYTES +
                                     STEP_NUMBERS * sizeof(float) + (size_t)GROUPS * N * 16 +
@@ -222,11 +222,11 @@ template <int SIZE> struct GroupBackward {
     bf16 *gradients;            // of two steps
     float *sums;                // (GROUPS, 8, 128, 4)
     uint8_t *kept;              // (GROUPS, N, 16)
-    float *logsumexp, *product; // (STAGES, N) of queries: in powers of 2; dy . y
+    float *logsumexp, *product; // (STAGES, N) of queries: log2 of the sum; dy . y
     Barrier *full, *groups;     // of keys and values; (GROUPS)
-    Barrier *scored;            // the gradients to a step's scores are ready
+    Barrier *scored;            // the gradients of a step's scores are ready
     Barrier *summed, *taken;    // the sums are ready; have been read
-    unsigned *work;             // what this block has to do
+    unsigned *work;             // this block's work
 };
 
 template <int SIZE> static __device__ __forceinline__ GroupBackward<SIZE> group_backward_memory() {
@@ -251,14 +251,14 @@ template <int SIZE> static __device__ __forceinline__ GroupBackward<SIZE> group_
     return g;
 }
 
-// What a block of threads has to do: keys from `first` on of a head, and the steps of queries that
-// see any of them.
+// Work of a thread block: keys from `first` on of a head, and the steps of queries that see any of
+// them.
 struct GroupWork {
     SoftmaxHead head;
     int key_block, first, first_step, end_step;
 };
 
-// The work that was taken: of each head the last keys first.
+// Returns the work that was taken: of each head, the last keys first.
 template <int SIZE>
 static __device__ __forceinline__ GroupWork group_work(const GroupBackward<SIZE> &g,
                                                        const SoftmaxPass<bf16> &p) {
@@ -269,7 +269,7 @@ static __device__ __forceinline__ GroupWork group_work(const GroupBackward<SIZE>
             (last_query(p, first + BLOCK_ROWS) + STEP - 1) / STEP};
 }
 
-// By all threads: creates barriers and takes work.
+// Creates barriers and takes work. Called by all threads.
 template <int SIZE>
 static __device__ __forceinline__ void group_backward_begin(const GroupBackward<SIZE> &g,
                                                             const Gathered &gathered) {
@@ -286,8 +286,8 @@ static __device__ __forceinline__ void group_backward_begin(const GroupBackward<
     __syncthreads();
 }
 
-// Queries from `row` on, their gradients, and what belongs to each row of them: by the warp that
-// copies.
+// Copies queries from `row` on, with their rows of dy, logsumexp and dy . y. Called by the copying
+// warp.
 template <int SIZE>
 static __device__ __forceinline__ void
 copy_queries(const GroupBackward<SIZE> &g, const GroupMaps &maps, const SoftmaxPass<bf16> &p,
@@ -310,7 +310,7 @@ copy_queries(const GroupBackward<SIZE> &g, const GroupMaps &maps, const SoftmaxP
     }
 }
 
-// By a warp.
+// Copies all tiles. Called by a warp.
 template <int SIZE>
 static __device__ __forceinline__ void
 group_backward_copies(const GroupBackward<SIZE> &g, const GroupMaps &maps,
@@ -328,8 +328,8 @@ group_backward_copies(const GroupBackward<SIZE> &g, const GroupMaps &maps,
     }
 }
 
-// Adds the sums of one step after the other to those in memory, each when its turn has come; the
-// first to come stores them. By one thread.
+// Adds the sums of each step to those in global memory when it is this block's turn; the first
+// block stores them instead. Called by one thread.
 template <int SIZE>
 static __device__ __forceinline__ void
 group_backward_adds(const GroupBackward<SIZE> &g, const SoftmaxPass<bf16> &p, const GroupWork &work,
@@ -339,7 +339,7 @@ group_backward_adds(const GroupBackward<SIZE> &g, const SoftmaxPass<bf16> &p, co
         const int last =
             p.causal ? step * GroupBackward<SIZE>::STEP / BLOCK_ROWS : (int)gridDim.y - 1;
         const unsigned turn =
-            (unsigned)(last - work.key_block); // `last`: of the blocks of keys that it sees
+            (unsigned)(last - work.key_block); // `last`: last block of keys that the step sees
         const size_t at = work.head.unit * (size_t)gathered.steps + (size_t)step;
         barrier_wait(g.summed, (uint32_t)(step - work.first_step) & 1);
         turn_wait(gathered.turns + at, turn);
@@ -354,8 +354,8 @@ group_backward_adds(const GroupBackward<SIZE> &g, const SoftmaxPass<bf16> &p, co
     }
 }
 
-// Keys in the rows. The products that are summed of a tile run concurrently with the next tile's
-// with heads of 64.
+// Keys in the rows. With heads of 64, a tile's products for dk and dv run concurrently with the
+// next tile's products.
 template <int SIZE>
 static __global__ void __launch_bounds__(GROUP_THREADS, 1)
     group_backward_kernel(const SoftmaxPass<bf16> p, const __grid_constant__ GroupMaps maps,
@@ -365,7 +365,7 @@ static __global__ void __launch_bounds__(GROUP_THREADS, 1)
     using G = GroupBackward<SIZE>;
     using Tile = typename G::R::Tile;
     constexpr int N = G::N, STAGES = G::STAGES, TILES = G::TILES;
-    constexpr bool BESIDE = SIZE == 64; // where registers hold scores and what products read
+    constexpr bool BESIDE = SIZE == 64; // if registers hold both scores and operands of products
     const G g = group_backward_memory<SIZE>();
     group_backward_begin(g, gathered);
     const GroupWork work = group_work(g, p);
@@ -383,7 +383,7 @@ static __global__ void __launch_bounds__(GROUP_THREADS, 1)
               group = (int)threadIdx.x / WARPGROUP, group_row = group * GROUP_ROWS;
     const int row = first + warp_row + lane / 4,
               place = lane % 4 * 2; // of element [0][0][0], among queries
-    const bool hidden = p.mask || first + warp_row + 16 > p.keys; // some keys, to all queries
+    const bool hidden = p.mask || first + warp_row + 16 > p.keys; // some keys, from all queries
     uint8_t *kept = g.kept + group * N * 16;
     Sums<1, SIZE> dk, dv;
     Sums<1, PANEL> dq;
@@ -391,7 +391,7 @@ static __global__ void __launch_bounds__(GROUP_THREADS, 1)
     GroupWeights<N> weights, gradients;
     sums_clear(dk);
     sums_clear(dv);
-    uint32_t turn = 0; // of the group's barrier
+    uint32_t turn = 0; // parity of the group's barrier
     const auto meet = [&] {
         barrier_arrive(g.groups + group);
         barrier_wait(g.groups + group, turn);
@@ -422,7 +422,7 @@ static __global__ void __launch_bounds__(GROUP_THREADS, 1)
             differentiate(s, dw, p.log2_scale, keep_all, of_query);
         }
     };
-    // s = keys by queries, dw = values by gradients to y: of tile i.
+    // Starts the first products of tile i: s = keys by queries, dw = values by dy.
     const auto begin = [&](int i) {
         const Stage stage = stage_of<STAGES>(i);
         ring_wait_full(g.pairs, stage);
@@ -433,13 +433,13 @@ static __global__ void __launch_bounds__(GROUP_THREADS, 1)
                                                    ring_tile(g.pairs, stage, 1));
         wgmma_commit();
     };
-    // Those are ready: makes weights and gradients to scores of them.
+    // Computes weights and gradients of scores from them, when they are ready.
     const auto end = [&](int i) {
         sums_settle(s);
         sums_settle(dw);
         to_scores(first_query + i * N, stage_of<STAGES>(i).place);
     };
-    // Of tile i, the last one: for the next products, and for those of its step.
+    // Packs tile i, the latest one, for its next products and for the product of its step.
     const auto pack = [&](int i) {
         weights = group_weights(s);
         gradients = group_weights(dw);
@@ -462,8 +462,8 @@ static __global__ void __launch_bounds__(GROUP_THREADS, 1)
         sums_settle(dv);
         ring_release(g.pairs, stage_of<STAGES>(i).place);
     };
-    // dq of a step, for which both groups have put their gradients: each of a tile of queries, or
-    // of half of the channels.
+    // Starts the product for dq of a step, for which both groups have stored their gradients. Each
+    // group computes a tile of queries, or half of the channels.
     const auto gather = [&](int step) {
         barrier_wait(g.scored, (uint32_t)step & 1);
         wgmma_fence();
@@ -484,8 +484,8 @@ static __global__ void __launch_bounds__(GROUP_THREADS, 1)
         __syncwarp();
         if (lane == 0) barrier_arrive(g.summed);
     };
-    // Tile i, with the sums of the one before, and, where it begins a step, those of the step
-    // before.
+    // Processes tile i, with the dk and dv products of the previous tile and, if tile i begins a
+    // step, the dq product of the previous step.
     const auto next = [&](int i, auto begins) {
         constexpr bool GATHERS = decltype(begins)::value;
         if constexpr (BESIDE) {
@@ -527,19 +527,19 @@ static __global__ void __launch_bounds__(GROUP_THREADS, 1)
     gather(steps - 1);
     settle(steps * TILES - 1);
     hand_over(steps - 1);
-    const GroupWork again = group_work(g, p); // rather than in registers all along
+    const GroupWork again = group_work(g, p); // computed again, to save registers
     const int key = again.first + warp_row + lane / 4;
     store_gradient(p, again.head, dk, p.scale, key, KEY, 0);
     store_gradient(p, again.head, dv, 1, key, VALUE, 0);
 #endif
 }
 
-// Before: dy . y of each query, and counters at 0.
+// Runs before group_backward_kernel(): computes dy . y of each query, and clears counters.
 template <int SIZE>
 static __global__ void __launch_bounds__(2 * BLOCK_ROWS)
     group_begin_kernel(const SoftmaxPass<bf16> p, const Gathered gathered) {
     begin_kernel();
-    constexpr int LANES = SIZE / 8; // of a row, 8 numbers each
+    constexpr int LANES = SIZE / 8; // lanes per row, 8 elements each
     const SoftmaxHead head = head_of(p, blockIdx.x);
     const size_t at = ((size_t)blockIdx.y * gridDim.x + blockIdx.x) * blockDim.x + threadIdx.x;
     if (at < (size_t)gridDim.x * (size_t)gathered.steps) gathered.turns[at] = 0;
@@ -563,7 +563,7 @@ static __global__ void __launch_bounds__(2 * BLOCK_ROWS)
     }
 }
 
-// Afterwards: the gradient of a step of queries, from its sums.
+// Runs after group_backward_kernel(): stores the gradient of a step of queries, from its sums.
 template <int SIZE>
 static __global__ void __launch_bounds__(GROUPS *WARPGROUP)
     group_end_kernel(const SoftmaxPass<bf16> p, const Gathered gathered) {
@@ -584,17 +584,17 @@ static __global__ void __launch_bounds__(GROUPS *WARPGROUP)
 }
 
 // ---- launches ---------------------------------------------------------------
-// Whether there are such kernels for bf16 heads of `size` channels.
+// Whether these kernels exist for bf16 heads of `size` channels on this device.
 static inline bool group_takes_heads(const Device *d, size_t size) {
     return HAVE_WARP_GROUPS && d->capability == 90 && (size == 64 || size == 128);
 }
 
-// Whether copies can read a matrix of bf16 with so many numbers from token to token.
+// Whether copies can read a bf16 matrix with this distance between tokens.
 static inline bool group_reads(const void *data, size_t stride) {
     return (uintptr_t)data % 16 == 0 && stride % 8 == 0;
 }
 
-// Whether these kernels do it.
+// Whether these kernels can compute the pass.
 static inline bool group_takes(const Device *d, const SoftmaxPass<bf16> &p) {
     bool reads = group_reads(p.y, p.channels) && group_reads(p.dy, p.channels);
     for (size_t part = QUERY; part <= VALUE; part++)
@@ -602,7 +602,7 @@ static inline bool group_takes(const Device *d, const SoftmaxPass<bf16> &p) {
     return group_takes_heads(d, (size_t)p.size) && reads;
 }
 
-// (D, H, T, B)
+// Map of a matrix (D, H, T, B).
 static inline TensorMap group_map(const SoftmaxPass<bf16> &p, const bf16 *data, size_t stride,
                                   size_t length, size_t batch) {
     const size_t sizes[4] = {(size_t)p.size, (size_t)p.heads, length, batch},
@@ -627,20 +627,19 @@ static void group_forward(const Device *d, const SoftmaxPass<bf16> &p, size_t ba
                  group_maps(p, batch));
 }
 
-// Steps in which the gradients of a head's queries are gathered.
+// Number of steps for the gradients of the queries of a head.
 static inline size_t gathered_steps(size_t queries, size_t size) {
     return (queries * size + STEP_NUMBERS - 1) / STEP_NUMBERS;
 }
 
-// Whether steps are at least half full. Where queries are fewer, most of what is gathered would be
-// nothing.
+// Whether steps are at least half full. With fewer queries, most of a step would be empty.
 static inline bool gathers(size_t queries, size_t size) {
     return 2 * queries * size >= STEP_NUMBERS;
 }
 
-// Floats of working memory after dy . y of (B, H, Tq), which begin at a multiple of 4. Batches
-// come in many lengths: it is enough for any batch of as many tokens, as those that gathers() takes
-// fill at least half of their steps.
+// Floats of working memory after dy . y (B, H, Tq), which start at a multiple of 4. Batches have
+// many lengths: this is enough for any batch with as many tokens, because those that gathers()
+// accepts fill at least half of their steps.
 static inline size_t gathered_workspace(size_t units, size_t queries, size_t size) {
     const size_t exact = units * gathered_steps(queries, size) * (STEP_NUMBERS + 1) + 1,
                  twice = 2 * units * queries * size, any = twice + twice / STEP_NUMBERS + 2;

@@ -1,15 +1,15 @@
-// A block of two warp groups, which compute 64 rows each, and a warp that only copies for them:
-// tiles come in a ring of stages, whose barriers say when a stage is full and when both groups have
-// read it.
+// A thread block with two warp groups, which compute 64 rows each, and a warp that copies tiles for
+// them. Tiles arrive in a ring of stages. The barriers of a stage signal that it is full, and that
+// both groups have read it.
 #ifndef CUDA_WARPGROUP_RING_CUH
 #define CUDA_WARPGROUP_RING_CUH
 
 #include "warpgroup.cuh"
 
-static constexpr int GROUPS = 2, BLOCK_ROWS = GROUPS * GROUP_ROWS, // of a block of threads
+static constexpr int GROUPS = 2, BLOCK_ROWS = GROUPS * GROUP_ROWS, // per thread block
     GROUP_WARPS = GROUPS * WARPGROUP / WARP, GROUP_THREADS = (GROUPS + 1) * WARPGROUP;
 
-// Which stage a tile is in, and the parity of its barriers' phase.
+// The stage of a tile, and the parity of the phase of its barriers.
 struct Stage {
     int place;
     uint32_t parity;
@@ -19,7 +19,7 @@ template <int STAGES> static __device__ __forceinline__ Stage stage_of(int tile)
     return {tile % STAGES, (uint32_t)(tile / STAGES) & 1};
 }
 
-// A ring of stages of `Tile`s, TILES in each. In shared memory after each other.
+// A ring of stages with TILES tiles each, stored consecutively in shared memory.
 template <typename Tile_, int TILES_, int STAGES_> struct Ring {
     using Tile = Tile_;
     static constexpr int TILES = TILES_, STAGES = STAGES_;
@@ -33,7 +33,7 @@ static __device__ __forceinline__ bf16 *ring_tile(const R &ring, const Stage &s,
     return ring.tiles + (s.place * R::TILES + which) * R::Tile::NUMBERS;
 }
 
-// By one thread. `threads`: that fill a stage.
+// Called by one thread. `threads`: number of threads that fill a stage.
 template <typename R>
 static __device__ __forceinline__ void ring_create(const R &ring, int threads) {
     for (int i = 0; i < R::STAGES; i++) {
@@ -42,7 +42,7 @@ static __device__ __forceinline__ void ring_create(const R &ring, int threads) {
     }
 }
 
-// Until a stage can be filled: until the tile before it there has been read.
+// Waits until a stage can be filled: until its previous tile has been read.
 template <typename R>
 static __device__ __forceinline__ void ring_wait_free(const R &ring, const Stage &s) {
     barrier_wait(ring.free + s.place, s.parity ^ 1);
@@ -53,14 +53,14 @@ static __device__ __forceinline__ void ring_wait_full(const R &ring, const Stage
     barrier_wait(ring.full + s.place, s.parity);
 }
 
-// By all warps of both groups, when their products have read a stage.
+// Called by all warps of both groups, after their products have read a stage.
 template <typename R>
 static __device__ __forceinline__ void ring_release(const R &ring, int place) {
     if (lane_index() == 0) barrier_arrive(ring.free + place);
 }
 
-// Whether a thread only copies: the last warp group, of which one warp does. The others get its
-// registers.
+// Whether a thread is in the last warp group, which only copies, with one of its warps. The other
+// groups take its registers.
 static __device__ __forceinline__ bool copies_only() {
     const bool copies = threadIdx.x >= GROUPS * WARPGROUP;
     if (copies)
@@ -70,7 +70,7 @@ static __device__ __forceinline__ bool copies_only() {
     return copies;
 }
 
-// The warp that does, among those that only copy.
+// Whether a thread of the last warp group is in the warp that copies.
 static __device__ __forceinline__ bool is_copying_warp() {
     return threadIdx.x < GROUPS * WARPGROUP + WARP;
 }

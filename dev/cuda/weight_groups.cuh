@@ -1,7 +1,7 @@
-// Products for the gradients of weights, dW += dy^T x, of the layers of a stack: those of one place
-// in layers that are alike as one batched product, all at the latest after the stack's backward
-// pass. A small one alone leaves
-// most of a GPU idle, and takes as long to start as to compute.
+// Products for the gradients of weights, dW += dy^T x, of a stack's layers. The products at the
+// same place of similar layers run as one batched product, at the latest after the stack's backward
+// pass. A small product on its own leaves most of a GPU idle, and takes as long to launch as to
+// compute.
 #ifndef CUDA_WEIGHT_GROUPS_CUH
 #define CUDA_WEIGHT_GROUPS_CUH
 
@@ -20,22 +20,22 @@ static inline double weight_product_flops(const WeightProduct *p) {
     return 2 * (double)p->m * (double)p->w.n * (double)p->w.k;
 }
 
-// Those of one place in a layer, of layers that follow each other. What they read and write begins
-// at equal distances.
+// Products at the same place of consecutive layers. Their operands and results are equally spaced
+// in memory.
 struct WeightGroup {
-    const char *kind;     // --profile's
-    WeightProduct lowest; // the one that lies first, which is of the layer that came last
-    WeightBatch batch;    // count 0: there is none
+    const char *kind;     // name in --profile
+    WeightProduct lowest; // the first in memory, of the layer added last
+    WeightBatch batch;    // count 0: empty
 };
 
-// How many numbers `lower` begins before `upper`, which may be fewer than none.
+// Number of elements from the start of `lower` to that of `upper`; may be negative.
 static inline ptrdiff_t numbers_between(Matrix lower, Matrix upper) {
     const ptrdiff_t size = upper.bf16 ? sizeof(bf16) : sizeof(float);
     return ((const char *)upper.data - (const char *)lower.data) / size;
 }
 
-// Whether the group takes the product of the next layer, downwards. Nothing that it reads may
-// change until weight_group_run(), which computes it.
+// Adds the product of the next lower layer. Returns false if it does not fit into the group. The
+// operands must not change until weight_group_run() computes the product.
 static inline bool weight_group_add(WeightGroup *group, const char *kind,
                                     const WeightProduct &product) {
     const WeightProduct *upper = &group->lowest;
@@ -60,7 +60,7 @@ static inline bool weight_group_add(WeightGroup *group, const char *kind,
     return true;
 }
 
-// The group is empty then.
+// Computes the products of the group and empties it.
 static inline void weight_group_run(Blas *blas, WeightGroup *group) {
     const WeightProduct *p = &group->lowest;
     gemm_backward_weights(blas, p->dw, p->dy, p->x, p->w, p->m, group->batch);

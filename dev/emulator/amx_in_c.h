@@ -1,6 +1,6 @@
-// AMX's instructions in plain C, by their definition in Intel's Software Developer's Manual, in the
-// place of those in dev/cpu/amx_tiles.h: so all that multiplies by AMX is tested on processors
-// without it. A tile that was not configured, which the processor would trap, ends the program.
+// AMX instructions in plain C, as defined in Intel's Software Developer's Manual. They replace
+// those in dev/cpu/amx_tiles.h, so that all code that multiplies with AMX is tested on processors
+// without it. Exits with an error if a tile is not configured, which would trap on a processor.
 #ifndef EMULATOR_AMX_IN_C_H
 #define EMULATOR_AMX_IN_C_H
 
@@ -18,7 +18,7 @@ typedef struct {
     uint8_t data[AMX_ROWS][AMX_ROW_BYTES];
 } AmxTile;
 
-extern _Thread_local AmxTile amx_tiles[AMX_TILES]; // amx.c has them
+extern _Thread_local AmxTile amx_tiles[AMX_TILES]; // defined in amx.c
 
 #define AMX_CONFIGURE(configuration) amx_configure((const uint8_t *)(configuration))
 #define AMX_RELEASE() memset(amx_tiles, 0, sizeof(amx_tiles))
@@ -27,8 +27,8 @@ extern _Thread_local AmxTile amx_tiles[AMX_TILES]; // amx.c has them
 #define AMX_ZERO(tile) amx_zero(tile)
 #define AMX_MULTIPLY_ADD(sum, a, b) amx_multiply_add(sum, a, b)
 
-// 64 bytes: palette 1, first row 0, 14 zeros, 8 times the bytes of a row in 16 bits, 16 zeros, 8
-// times the rows, 8 zeros.
+// The 64 bytes are: palette 1, first row 0, 14 zeros, 8 row sizes in bytes (16 bits each), 16
+// zeros, 8 row counts, 8 zeros.
 static inline void amx_configure(const uint8_t bytes[64]) {
     static const uint8_t zeros[16] = {0};
     if (bytes[0] != 1 || memcmp(bytes + 1, zeros, 15) != 0 || memcmp(bytes + 32, zeros, 16) != 0 ||
@@ -67,10 +67,10 @@ static inline void amx_store(size_t t, float *to, size_t row) {
 }
 
 static inline float amx_flush(float x) {
-    return fabsf(x) < 0x1p-126f ? copysignf(0, x) : x; // NaN stays
+    return fabsf(x) < 0x1p-126f ? copysignf(0, x) : x; // keeps NaN
 }
 
-// Number `n` of a row of bf16.
+// Element `n` of a row of bf16.
 static inline float amx_bf16(const uint8_t *row, size_t n) {
     uint16_t half;
     memcpy(&half, row + n * sizeof(half), sizeof(half));
@@ -80,8 +80,8 @@ static inline float amx_bf16(const uint8_t *row, size_t n) {
     return amx_flush(value);
 }
 
-// sum += a b: the even and the odd numbers of pairs are summed apart, each product joins its sum in
-// one rounding (to nearest, ties to even), and then both join the sum in the tile.
+// sum += a b. Even and odd elements of pairs are summed separately; each product is added to its
+// sum with one rounding (to nearest, ties to even). Then both sums are added to the tile.
 static inline void amx_multiply_add(size_t sum, size_t a, size_t b) {
     AmxTile *c = amx_tile(sum);
     const AmxTile *left = amx_tile(a), *right = amx_tile(b);

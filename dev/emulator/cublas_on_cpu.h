@@ -1,12 +1,12 @@
-// The products of gemm.cuh without cuBLASLt: a plain kernel with the same meaning and the same
-// rounding of what is multiplied. Part of gemm.cuh.
+// The matrix products of gemm.cuh without cuBLASLt: a plain kernel with the same semantics and the
+// same rounding of the factors. Part of gemm.cuh.
 #ifndef EMULATOR_CUBLAS_ON_CPU_H
 #define EMULATOR_CUBLAS_ON_CPU_H
 
 struct Blas {
     const Device *device;
-    bool tf32;       // products of float32 take it as TF32
-    bool plain_only; // set by tests: as where the library has no product with an epilogue
+    bool tf32;       // float32 products use TF32
+    bool plain_only; // set by tests: act as if the library had no product with an epilogue
 };
 
 static inline void blas_create(Blas *blas, const Device *device, bool tf32) {
@@ -21,8 +21,7 @@ static inline const char *blas_library(const Blas *) {
     return "CUDA on the CPU";
 }
 
-// The 10 bits of mantissa that tensor cores look at. A library may round before; not all of them
-// do.
+// The 10 mantissa bits that tensor cores use. Some libraries round first, others truncate.
 static inline float tf32_from_float(float x) {
     return cuda_bits<float>(cuda_bits<unsigned>(x) & ~0x1fffu);
 }
@@ -45,7 +44,7 @@ static inline float blas_epilogue(const BlasProduct &p, const BlasOperands &o, f
     return sum * activation_slope<GELU_TANH>(before);
 }
 
-// Where product number `index` of several reads and writes.
+// The operands of product number `index` of a batch.
 template <typename T>
 static inline BlasOperands blas_operands_of(const BlasProduct &p, BlasOperands o, size_t index) {
     o.a = (const T *)o.a + index * p.step_a;
@@ -54,7 +53,7 @@ static inline BlasOperands blas_operands_of(const BlasProduct &p, BlasOperands o
     return o;
 }
 
-// A block has a column of d of one product, a thread one of its elements, and so on.
+// A block computes a column of d of one product. Its threads take the column's elements in turn.
 template <typename T, bool TF32> static void blas_kernel(BlasProduct p, BlasOperands all) {
     const size_t j = blockIdx.x, stride_a = p.transpose_a ? 1 : p.lda,
                  stride_b = p.transpose_b ? p.ldb : 1;
@@ -75,8 +74,8 @@ template <typename T, bool TF32> static void blas_kernel(BlasProduct p, BlasOper
     }
 }
 
-// Matrices of a batch, so many numbers from one's begin to its end, lie where the library takes
-// them: aligned, and those that are written are apart.
+// Checks the strides between the matrices of a batch: the library requires aligned matrices and
+// results that do not overlap.
 static inline void blas_check_steps(const BlasProduct &p) {
     const size_t a = p.a_bf16 ? sizeof(bf16) : sizeof(float),
                  d = p.d_bf16 ? sizeof(bf16) : sizeof(float);
@@ -86,7 +85,7 @@ static inline void blas_check_steps(const BlasProduct &p) {
     if (p.epilogue != BLAS_PLAIN) fail("product: a batch with an epilogue");
 }
 
-// Whether the product can be computed so; if not, nothing is done.
+// Returns whether the product is supported. If not, does nothing.
 static inline bool blas_run(Blas *blas, const BlasProduct &p, const BlasOperands &o) {
     if (p.epilogue >= BLAS_GELU && !p.d_bf16) fail("product: the library has no GELU of float32");
     if (p.epilogue != BLAS_PLAIN && blas->plain_only) return false;

@@ -1,13 +1,13 @@
 // Runs the blocks of a CUDA grid on the CPU. The threads of a block are fibers: each runs until it
-// reaches a barrier or a warp collective, and continues when all that it waits for have arrived.
+// reaches a barrier or a warp collective, and continues when all threads it waits for have arrived.
 // Between two barriers the threads of a block run in an order that changes every time, so that a
-// barrier that is missing gives wrong numbers here as well. Blocks run on OpenMP's threads.
+// missing barrier gives wrong numbers here as well. Blocks run on OpenMP threads.
 //
-// Blocks that wait for each other run by turns on one thread, some of them at once and begun in any
-// order, as on a GPU.
+// Blocks that wait for each other are interleaved on one thread. Several are active at once and
+// they start in any order, as on a GPU.
 //
-// Ends the program with what was wrong: threads that wait at different barriers (on a GPU:
-// undefined, mostly a hang), and writes beyond the dynamic shared memory.
+// Aborts with a message if threads wait at different barriers (undefined on a GPU, usually a hang)
+// or if a block writes beyond its dynamic shared memory.
 #ifndef EMULATOR_CUDA_FIBERS_H
 #define EMULATOR_CUDA_FIBERS_H
 
@@ -49,26 +49,26 @@ struct dim3 {
 };
 
 static constexpr unsigned FIBER_WARP = 32;
-static constexpr unsigned FIBER_THREADS = 1024; // of a block, at most
-static constexpr size_t FIBER_SLOT = 64;        // bytes that a lane gives to a collective
-static constexpr int FIBER_COPIES = 64; // asynchronous copies of a thread that are under way
-static constexpr size_t FIBER_SHARED = 163 * 1024;    // bytes a block can have on sm_80
+static constexpr unsigned FIBER_THREADS = 1024;    // maximum per block
+static constexpr size_t FIBER_SLOT = 64;           // bytes per lane in a collective
+static constexpr int FIBER_COPIES = 64;            // maximum pending asynchronous copies per thread
+static constexpr size_t FIBER_SHARED = 163 * 1024; // maximum bytes per block on sm_80
 static constexpr size_t FIBER_SHARED_90 = 227 * 1024; // on sm_90
-static constexpr unsigned FIBER_BLOCKS = 8;           // at once, of those that wait for each other
-static constexpr size_t FIBER_GUARD = 4096;           // bytes after them that must not change
+static constexpr unsigned FIBER_BLOCKS = 8;           // max active blocks that wait for each other
+static constexpr size_t FIBER_GUARD = 4096;           // guard bytes after shared memory
 static constexpr size_t FIBER_STAGGER =
-    192; // of stacks, which else would fall on the same lines of the cache
+    192; // offset between stacks, which would otherwise map to the same cache lines
 
 enum FiberState {
     FIBER_READY,
     FIBER_AT_BLOCK,
     FIBER_AT_WARP,
     FIBER_ASLEEP,
-    FIBER_AT_OTHER_BLOCK, // looks again and again
+    FIBER_AT_OTHER_BLOCK, // polls
     FIBER_DONE
 };
 
-// An asynchronous copy from global to shared memory, done when it is waited for, not before.
+// An asynchronous copy from global to shared memory. It happens when it is waited for, not earlier.
 struct FiberCopy {
     void *to;
     const void *from; // NULL: zeros
@@ -87,10 +87,10 @@ struct Fiber {
     FiberState state;
     const char *file; // where it waits
     int line;
-    const void *asleep;   // until fiber_wake() of this, or until another block changes it
-    unsigned collectives; // so far: their slots alternate, as one lane may be a collective ahead
+    const void *asleep;   // wait until fiber_wake(asleep), or until another block changes it
+    unsigned collectives; // count so far: slots alternate, as one lane may be a collective ahead
     unsigned votes;
-    int vote[2];       // of __syncthreads_count, which alternate likewise
+    int vote[2];       // of __syncthreads_count, alternating in the same way
     FiberCopy *copies; // (FIBER_COPIES)
     int copy_count, group;
 };
@@ -100,19 +100,19 @@ struct FiberWarp {
     alignas(16) char slots[2][FIBER_WARP][FIBER_SLOT];
 };
 
-// A block that runs. Each OpenMP thread uses its own again, the first or FIBER_BLOCKS.
+// A running block. Each OpenMP thread reuses its own: one, or up to FIBER_BLOCKS.
 struct FiberBlock {
-    unsigned place; // among those of the thread
+    unsigned place; // index among the blocks of the thread
     dim3 grid, block;
     uint3 index;
     Fiber *fibers;    // (FIBER_THREADS)
     FiberWarp *warps; // (FIBER_THREADS / 32)
     unsigned count, alive, waiting;
-    unsigned phase; // decides the order
-    uint64_t runs;  // blocks so far, this one among them
+    unsigned phase; // determines the order of the threads
+    uint64_t runs;  // blocks so far, including this one
     Fiber *current;
-    char *shared;                     // (shared_size), FIBER_GUARD bytes follow
-    size_t shared_size, shared_limit; // the latter greater once a block uses what only sm_90 has
+    char *shared;                     // (shared_size), followed by FIBER_GUARD bytes
+    size_t shared_size, shared_limit; // the limit is higher once a block uses features of sm_90
     void (*kernel)(const void *arguments);
     const void *arguments;
 #if defined(__x86_64__)
@@ -132,8 +132,8 @@ inline thread_local FiberBlock *fiber_block;
 // ---- switching --------------------------------------------------------------
 
 #if defined(__x86_64__)
-// Saves what a called function must keep on the running stack, whose pointer goes to *save, and
-// continues on the other one.
+// Pushes the callee-saved registers onto the current stack, stores the stack pointer in *save, and
+// continues on the other stack.
 __attribute__((naked, noinline)) static void fiber_jump(void **, void *) {
     __asm__("pushq %rbp\n pushq %rbx\n pushq %r12\n pushq %r13\n pushq %r14\n pushq %r15\n"
             "movq %rsp, (%rdi)\n movq %rsi, %rsp\n"
@@ -141,7 +141,7 @@ __attribute__((naked, noinline)) static void fiber_jump(void **, void *) {
 }
 #endif
 
-// From the scheduler into a fiber.
+// Switches from the scheduler to a fiber.
 FIBER_UNCHECKED static void fiber_enter(FiberBlock *b, Fiber *f) {
     b->current = f;
 #ifdef FIBER_ASAN
@@ -158,7 +158,7 @@ FIBER_UNCHECKED static void fiber_enter(FiberBlock *b, Fiber *f) {
 #endif
 }
 
-// From the running fiber back to the scheduler.
+// Switches from the running fiber back to the scheduler.
 FIBER_UNCHECKED static void fiber_leave(void) {
     FiberBlock *b = fiber_block;
     Fiber *f = b->current;
@@ -204,7 +204,7 @@ static void fiber_check_place(const Fiber *a, const Fiber *b) {
         fiber_fault("threads wait at different barriers", a, b);
 }
 
-// All threads of the warp have come.
+// Called when all threads of the warp have arrived.
 static void fiber_release_warp(FiberBlock *b, unsigned warp) {
     const Fiber *first = NULL;
     for (unsigned i = warp * FIBER_WARP; i < b->count && i < (warp + 1) * FIBER_WARP; i++) {
@@ -259,7 +259,7 @@ static inline void fiber_wait_for(FiberState state, const void *what, const char
     fiber_leave();
 }
 
-// Until another thread of the block wakes those that sleep for `what`.
+// Waits until another thread of the block calls fiber_wake(what).
 static inline void fiber_sleep(const void *what, const char *file, int line) {
     fiber_wait_for(FIBER_ASLEEP, what, file, line);
 }
@@ -271,12 +271,12 @@ static inline void fiber_wake(const void *what) {
     }
 }
 
-// Until another block has changed what is at `what`: returns to look at it.
+// Waits for another block to change the memory at `what`. May return early: check again.
 static inline void fiber_wait_other_block(const void *what, const char *file, int line) {
     fiber_wait_for(FIBER_AT_OTHER_BLOCK, what, file, line);
 }
 
-// Lets other threads, and blocks that run at once, continue: not always equally far.
+// Lets other threads and other active blocks run, for a varying number of rounds.
 static inline void fiber_pause() {
     for (unsigned i = fiber_block->phase * 2654435761u >> 25; i > 0; i--) {
         fiber_block->current->state = FIBER_READY;
@@ -284,7 +284,7 @@ static inline void fiber_pause() {
     }
 }
 
-// Gives `mine` (at most FIBER_SLOT bytes) to the warp; returns the slots of its lanes, FIBER_SLOT
+// Passes `mine` (at most FIBER_SLOT bytes) to the warp. Returns the slots of its lanes, FIBER_SLOT
 // bytes each.
 static const char *fiber_exchange(const void *mine, size_t size, const char *file, int line) {
     Fiber *f = fiber_block->current;
@@ -333,7 +333,7 @@ FIBER_UNCHECKED static void fiber_main(void) {
     const unsigned warp = f->rank / FIBER_WARP;
     b->alive--;
     b->warps[warp].alive--;
-    // A thread that ends is no longer waited for.
+    // Nothing waits for a thread that has ended.
     if (b->warps[warp].waiting > 0 && b->warps[warp].waiting == b->warps[warp].alive)
         fiber_release_warp(b, warp);
     if (b->waiting > 0 && b->waiting == b->alive) fiber_release_block(b);
@@ -349,8 +349,8 @@ static void fiber_start(FiberBlock *b, unsigned rank) {
     f->copy_count = f->group = 0;
     f->index = {rank % b->block.x, rank / b->block.x % b->block.y, rank / b->block.x / b->block.y};
 #if defined(__x86_64__)
-    // As if fiber_jump had been called: six registers, the return address, and the stack aligned as
-    // after a call.
+    // The stack looks as if fiber_jump had been called: six registers, the return address, and the
+    // alignment of a stack after a call.
     uintptr_t *top = (uintptr_t *)(f->stack + FIBER_STACK - rank % 64 * FIBER_STAGGER) - 1;
     *--top = (uintptr_t)fiber_main;
     top -= 6;
@@ -389,7 +389,7 @@ static uint64_t fiber_divisor(uint64_t a, uint64_t b) {
     return b == 0 ? a : fiber_divisor(b, a % b);
 }
 
-// An order in which there are `count`: start + i * step, step coprime to the count.
+// A permutation of `count` indices: start + i * step, with step coprime to count.
 struct FiberOrder {
     uint64_t start, step;
 };
@@ -400,7 +400,7 @@ static FiberOrder fiber_order(unsigned number, uint64_t count) {
     return {(hash >> 4) % count, step};
 }
 
-// Runs every thread that can, once. Returns whether any went on.
+// Runs every runnable thread once. Returns whether any made progress.
 static bool fiber_pass(FiberBlock *b) {
     const FiberOrder order = fiber_order(++b->phase, b->count);
     bool ran = false;
@@ -428,7 +428,7 @@ static bool fiber_pass(FiberBlock *b) {
     fiber_fault("threads wait for each other for ever", stuck[0], stuck[1]);
 }
 
-// What the blocks of a grid have in common.
+// Common to all blocks of a grid.
 struct FiberGrid {
     dim3 grid, block;
     size_t shared;
@@ -458,7 +458,7 @@ static void fiber_block_begin(const FiberGrid *g, unsigned place, int64_t i) {
         b->warps[w].waiting = 0;
     }
     for (unsigned rank = 0; rank < b->count; rank++) fiber_start(b, rank);
-    memset(b->shared, 0xff, b->shared_size); // NaN, to whoever reads what was not written
+    memset(b->shared, 0xff, b->shared_size); // NaN for reads of uninitialized memory
     memset(b->shared + b->shared_size, 0xa5, FIBER_GUARD);
 }
 
@@ -470,10 +470,10 @@ static void fiber_block_end(const FiberBlock *b) {
             fiber_fault("wrote beyond its dynamic shared memory", NULL, NULL);
 }
 
-// Each to its end, `places` at once, of which in each round some get further than others.
+// Runs all blocks, `places` at once. In each round some blocks progress further than others.
 static void fiber_run_together(const FiberGrid *g, int64_t blocks, unsigned places) {
     FiberBlock *running[FIBER_BLOCKS] = {};
-    static unsigned number; // decides the order
+    static unsigned number; // determines the order of the blocks
     const FiberOrder order = fiber_order(++number, (uint64_t)blocks);
     for (int64_t begun = 0, ended = 0; ended < blocks;) {
         bool ran = false;
@@ -500,8 +500,8 @@ static void fiber_run_together(const FiberGrid *g, int64_t blocks, unsigned plac
     }
 }
 
-// Runs kernel(arguments) in every thread of a grid. together: blocks that wait for each other, so
-// many at once at most; 0: they do not.
+// Runs kernel(arguments) in every thread of a grid. together: 0 if blocks do not wait for each
+// other, else the maximum number of blocks that run at once.
 static inline void fiber_run_grid(dim3 grid, dim3 block, size_t shared,
                                   void (*kernel)(const void *), const void *arguments,
                                   int together) {

@@ -1,10 +1,10 @@
-// The part of CUDA that our kernels and programs use, on the CPU, so that they are run and tested
-// on every machine: g++ -x c++ -DCUDA_ON_CPU. What device.cuh wraps (launches, tensor cores,
-// asynchronous copies) is here under its name; the rest under CUDA's. Fresh memory holds NaN. Only
-// collectives of whole warps exist.
+// The subset of CUDA that our kernels and programs use, implemented on the CPU, so that they can be
+// run and tested on every machine: g++ -x c++ -DCUDA_ON_CPU. Functions that device.cuh wraps
+// (launches, tensor cores, asynchronous copies) keep the name of their wrapper; the others have
+// CUDA's. Newly allocated memory holds NaN. Only collectives of whole warps are supported.
 //
-// Streams work at once and in order. While one is captured nothing runs: its operations are kept
-// with their arguments as they are then, and run with each cudaGraphLaunch, as on a GPU.
+// Streams execute immediately and in order. While a stream is captured nothing runs: its operations
+// are stored with their current arguments and run on each cudaGraphLaunch, as on a GPU.
 #ifndef EMULATOR_CUDA_ON_CPU_H
 #define EMULATOR_CUDA_ON_CPU_H
 
@@ -165,7 +165,7 @@ template <typename T> static inline void __stcs(T *p, T x) {
     *p = x;
 }
 
-// Of whole numbers: float sums in an order that changes are not for us.
+// For integers only: we do not use float sums in a varying order.
 #define CUDA_ATOMICS(T)                                                                            \
     static inline T atomicAdd(T *p, T x) {                                                         \
         return __atomic_fetch_add(p, x, __ATOMIC_SEQ_CST);                                         \
@@ -232,7 +232,7 @@ static inline void __syncwarp(unsigned mask = 0xffffffff, CUDA_PLACE) {
     fiber_wait_warp(file, line);
 }
 
-// The value of lane `from`, its own where there is no such lane.
+// Returns the value of lane `from`, or the lane's own if that lane does not exist.
 template <typename T>
 static inline T cuda_shuffle(unsigned mask, T value, int from, bool there, const char *file,
                              int line) {
@@ -285,7 +285,7 @@ static inline int __all_sync(unsigned mask, int predicate, CUDA_PLACE) {
 
 // ---- the start of a kernel, tensor cores and asynchronous copies, as device.cuh has them ----
 
-inline uint64_t cuda_begun; // threads of a launch that have
+inline uint64_t cuda_begun; // threads of a launch that called begin_kernel()
 
 static inline void begin_kernel() {
     __atomic_fetch_add(&cuda_begun, 1, __ATOMIC_RELAXED);
@@ -303,8 +303,8 @@ template <int PENDING> static inline void cp_async_wait() {
     fiber_copy_finish(PENDING);
 }
 
-// Lane i gives the address of row i % 8 of matrix i / 8; lane i takes elements 2 (i % 4) and the
-// next of row i / 4 of each, or with `trans` of column i / 4.
+// Lane i passes the address of row i % 8 of matrix i / 8. It receives elements 2 (i % 4) and the
+// next of row i / 4 of each matrix, or with `trans` of column i / 4.
 static inline void cuda_ldmatrix(uint32_t *r, int matrices, const void *row, bool trans,
                                  const char *file, int line) {
     if ((uintptr_t)row % 16) fiber_fault("ldmatrix: a row is not aligned", NULL, NULL);
@@ -340,7 +340,7 @@ struct CudaFragments {
     uint32_t a[4], b[2];
 };
 
-// Of what every product does, in its innermost loop; only slots and the caller's sums are reached.
+// For the innermost loop of every product, which accesses only slots and the caller's sums.
 #define CUDA_UNCHECKED __attribute__((no_sanitize("address", "undefined")))
 
 CUDA_UNCHECKED static inline float cuda_half_word(uint32_t word, unsigned upper) {
@@ -353,8 +353,8 @@ CUDA_UNCHECKED static inline float cuda_half_word(uint32_t word, unsigned upper)
 typedef uint32_t CudaWords __attribute__((vector_size(32)));
 typedef float CudaNumbers __attribute__((vector_size(32)));
 
-// d (16, 8) += a (16, 16) b (16, 8), a lane's four numbers from the fragments in the slots of its
-// warp. A word has two numbers, whose products are added up as they lie.
+// d (16, 8) += a (16, 16) b (16, 8): a lane's four elements, from the fragments in the slots of its
+// warp. A word holds two factors. Products are summed in storage order.
 CUDA_UNCHECKED static inline void cuda_mma_lane(float d[4], const char *slots, unsigned lane) {
     CudaWords rows[2], columns[2];
     for (unsigned place = 0; place < 4; place++) {
@@ -378,7 +378,7 @@ CUDA_UNCHECKED static inline void cuda_mma_lane(float d[4], const char *slots, u
     }
 }
 
-// Lane i holds rows i / 4 and + 8, columns 2 (i % 4) and + 1 of the sums.
+// Lane i holds rows i / 4 and i / 4 + 8, columns 2 (i % 4) and 2 (i % 4) + 1 of the sums.
 static inline void mma_m16n8k16(float d[4], const uint32_t a[4], const uint32_t b[2], CUDA_PLACE) {
     const CudaFragments mine = {{a[0], a[1], a[2], a[3]}, {b[0], b[1]}};
     cuda_mma_lane(d, fiber_exchange(&mine, sizeof(mine), file, line), cuda_lane());
@@ -413,7 +413,7 @@ static inline const char *cudaGetErrorString(cudaError_t e) {
 }
 
 static constexpr size_t CUDA_MEMORY = (size_t)8 << 30;
-inline size_t cuda_available = CUDA_MEMORY; // that is said to be free, which tests change
+inline size_t cuda_available = CUDA_MEMORY; // reported as free; changed by tests
 
 struct cudaUUID_t {
     char bytes[16];
@@ -427,7 +427,7 @@ struct cudaDeviceProp {
 struct cudaFuncAttributes {
     int ptxVersion;
 };
-// Each process has a GPU of its own, unless CUDA_VISIBLE_DEVICES names those that all share.
+// Each process has its own GPU, unless CUDA_VISIBLE_DEVICES names GPUs, which all processes share.
 static inline cudaError_t cudaGetDeviceCount(int *count) {
     const char *visible = getenv("CUDA_VISIBLE_DEVICES");
     *count = 1;
@@ -471,17 +471,17 @@ struct CudaStream;
 struct CudaGraph {
     CudaNode *first, **last;
     CudaStream *origin,
-        *joined; // while it is captured: the stream it began with, and another one; NULL: none
+        *joined; // while it is captured: the stream where capture began, and another stream or NULL
 };
 typedef CudaGraph *cudaGraph_t;
 typedef CudaGraph *cudaGraphExec_t;
 struct CudaStream {
-    CudaGraph *capture; // NULL: operations run at once
-    bool away;          // something was captured on it that the stream it joined does not wait for
+    CudaGraph *capture; // NULL: operations run immediately
+    bool away;          // captured operations are not yet waited for by the origin stream
 };
 typedef CudaStream *cudaStream_t;
 struct CudaEvent {
-    CudaStream *recorded; // while this one is captured
+    CudaStream *recorded; // the stream, if it is captured
 };
 typedef CudaEvent *cudaEvent_t;
 
@@ -492,7 +492,7 @@ typedef enum {
 } cudaStreamCaptureMode;
 enum { cudaStreamNonBlocking = 1, cudaEventDisableTiming = 2 };
 
-// Runs a function object, or keeps it for the graph.
+// Runs a function object, or stores it in the captured graph.
 template <typename F> static void cuda_submit(cudaStream_t stream, const F &f) {
     if (!stream || !stream->capture) {
         f();
@@ -539,7 +539,7 @@ static inline cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t 
     if (joined) joined->capture = NULL;
     return cudaSuccess;
 }
-// The graph itself serves as the executable one, so that only the latter is destroyed.
+// The graph itself serves as the executable one, so only the latter is destroyed.
 static inline cudaError_t cudaGraphInstantiate(cudaGraphExec_t *exec, cudaGraph_t graph,
                                                unsigned long long) {
     *exec = graph;
@@ -577,8 +577,8 @@ static inline cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream
     event->recorded = stream->capture ? stream : NULL;
     return cudaSuccess;
 }
-// A stream that waits for what is captured is captured, too, until the first one waits for it in
-// turn.
+// A stream that waits for an event of a captured stream is captured too, until the origin stream
+// waits for it.
 static inline cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned) {
     if (!event->recorded) return stream->capture ? cudaErrorStreamCaptureIsolation : cudaSuccess;
     if (event->recorded == stream) return cudaSuccess;
@@ -594,7 +594,7 @@ static inline cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t e
 }
 
 // ---- launches ---------------------------------------------------------------
-// early: every thread calls begin_kernel(). together: as of fiber_run_grid().
+// early: every thread calls begin_kernel(). together: see fiber_run_grid().
 template <typename... P>
 static void cuda_launch(cudaStream_t stream, void (*kernel)(P...), dim3 grid, dim3 block,
                         size_t shared, const std::tuple<P...> &arguments, bool early,

@@ -1,9 +1,9 @@
-// The part of NCCL that dev/cuda/nccl.cu uses, played by MPI, so that several processes of a
-// program for GPUs run under the emulator (cuda_on_cpu.h). Sums are taken in the order of ranks.
+// The subset of NCCL that dev/cuda/nccl.cu uses, implemented with MPI, so that several processes of
+// a GPU program can run in the emulator (cuda_on_cpu.h). Sums are computed in rank order.
 #ifndef EMULATOR_NCCL_ON_CPU_H
 #define EMULATOR_NCCL_ON_CPU_H
 
-#define OMPI_SKIP_MPICXX 1 // the interface of C is enough
+#define OMPI_SKIP_MPICXX 1 // the C interface is enough
 #define MPICH_SKIP_MPICXX 1
 #include "cuda_on_cpu.h"
 #include <mpi.h>
@@ -38,7 +38,7 @@ static inline ncclResult_t ncclGetUniqueId(ncclUniqueId *id) {
     return getrandom(id, sizeof(*id), 0) == sizeof(*id) ? ncclSuccess : ncclSystemError;
 }
 
-// All of MPI's processes take part, in their order; all must have rank 0's id.
+// All MPI processes take part, with the same ranks; all must pass the id of rank 0.
 static inline ncclResult_t ncclCommInitRank(ncclComm_t *comm, int size, ncclUniqueId id, int rank) {
     int there = 1, place = 0, same;
     ncclUniqueId first = id;
@@ -75,8 +75,8 @@ template <typename T> static void nccl_sum(const T *from, T *to, size_t count, n
     }
 }
 
-// A stream that is captured is refused: NCCL takes a sum that all processes capture or none, and
-// which shapes a process has met twice is its own affair.
+// Rejects a stream that is being captured: NCCL requires that all processes capture a sum or none,
+// but each process decides alone, by the shapes it has seen twice.
 static inline ncclResult_t ncclAllReduce(const void *from, void *to, size_t count,
                                          ncclDataType_t type, ncclRedOp_t, ncclComm_t comm,
                                          cudaStream_t stream) {

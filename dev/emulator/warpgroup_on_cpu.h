@@ -1,10 +1,10 @@
-// The instructions of warpgroup.cuh for the emulator, as the PTX ISA (8.8) defines them: barriers
+// The instructions of warpgroup.cuh for the emulator, as defined in the PTX ISA (8.8): barriers
 // (9.7.13.15, "mbarrier"), copies of tiles (9.7.9.27.1.2, "cp.async.bulk.tensor", and 5.5,
-// "Tensors"), and products (9.7.15.5, "wgmma.mma_async": fragments of registers in 9.7.15.5.1.1,
-// tiles in shared memory in 9.7.15.5.1.2).
+// "Tensors"), and products (9.7.15.5, "wgmma.mma_async": register fragments in 9.7.15.5.1.1, tiles
+// in shared memory in 9.7.15.5.1.2).
 //
-// Copies arrive when somebody waits for their barrier, sums are added when they are waited for, and
-// products are computed then or at once, so that who does not wait reads what was there before.
+// Copies arrive when a thread waits for their barrier, sums are added when they are waited for, and
+// products are computed either then or at once. So code that does not wait reads the old values.
 #ifndef EMULATOR_WARPGROUP_ON_CPU_H
 #define EMULATOR_WARPGROUP_ON_CPU_H
 
@@ -12,9 +12,9 @@
 #include <vector>
 
 // ---- barriers ---------------------------------------------------------------
-// In the 8 bytes of an mbarrier object.
+// The 8 bytes of an mbarrier object.
 struct Barrier {
-    uint16_t threads, missing; // expected in each phase, and not yet arrived in this one
+    uint16_t threads, missing; // expected per phase; still missing in this one
     uint16_t parity;           // of this phase
     uint16_t valid;
     static constexpr uint16_t VALID = 0x5ba1;
@@ -23,10 +23,10 @@ static_assert(sizeof(Barrier) == 8, "");
 
 struct TensorMap {
     const char *data;
-    size_t sizes[4], strides[4]; // in numbers of 2 bytes; in bytes
+    size_t sizes[4], strides[4]; // in elements of 2 bytes; in bytes
 };
 
-// A copy that is under way.
+// A pending copy.
 struct WarpgroupCopy {
     char *to;
     TensorMap map;
@@ -34,13 +34,13 @@ struct WarpgroupCopy {
     int at[4];
 };
 
-// Of the block that this thread of the CPU runs: copies, and the bytes that barriers expect.
+// State of the block that this CPU thread runs: copies, and the bytes that barriers expect.
 struct WarpgroupBytes {
     Barrier *barrier;
     int64_t missing;
 };
 struct WarpgroupBlock {
-    uint64_t run; // of fibers
+    uint64_t run; // fiber_block->runs
     std::vector<WarpgroupCopy> copies;
     std::vector<WarpgroupBytes> bytes;
 };
@@ -111,7 +111,7 @@ static inline void barrier_wait(Barrier *b, uint32_t parity, CUDA_PLACE) {
 }
 
 // ---- copies -----------------------------------------------------------------
-// What cuTensorMapEncodeTiled() demands.
+// Checks the requirements of cuTensorMapEncodeTiled().
 static inline TensorMap tensor_map(const __nv_bfloat16 *data, const size_t *sizes,
                                    const size_t *strides) {
     TensorMap map = {(const char *)data,
@@ -128,7 +128,7 @@ static inline TensorMap tensor_map(const __nv_bfloat16 *data, const size_t *size
     return map;
 }
 
-// Swizzled by 128 bytes: bits 4-6 of an address in shared memory are changed by bits 7-9.
+// The 128-byte swizzle: bits 4-6 of an address in shared memory are XORed with bits 7-9.
 static inline uint32_t swizzled(uint32_t address) {
     return address ^ (address >> 7 & 7) << 4;
 }
@@ -188,12 +188,12 @@ static inline void warpgroup_finish_copies(Barrier *b) {
 struct WarpgroupProduct {
     float (*d)[4];
     int columns, group;
-    bool add, from_lanes, a_in_rows, b_in_rows; // the last two: whether k is, of the tiles
-    float left[2][16];                          // from_lanes: of the lane's two rows
+    bool add, from_lanes, a_in_rows, b_in_rows; // the last two: k runs along the rows of the tile
+    float left[2][16];                          // from_lanes: the lane's two rows
     uint64_t a, b;
 };
 
-// Sums on their way to global memory.
+// Pending sums to global memory.
 struct WarpgroupSums {
     float *to;
     const float *from;
@@ -223,7 +223,7 @@ static inline WarpgroupLane *warpgroup_lane() {
 
 static inline void wgmma_fence() {}
 
-// What a descriptor says (9.7.15.5.1.2.2, "Matrix Descriptor Format"), in bytes.
+// The fields of a descriptor (9.7.15.5.1.2.2, "Matrix Descriptor Format"), in bytes.
 struct WarpgroupTile {
     uint32_t start, leading, stride;
 };
@@ -287,7 +287,7 @@ static inline void warpgroup_compute(const WarpgroupProduct &p) {
         }
 }
 
-// Those of all groups but the last `pending`.
+// Computes the products of all groups but the last `pending`.
 static inline void warpgroup_compute_groups(WarpgroupLane *lane, int pending) {
     size_t left = 0;
     for (size_t i = 0; i < lane->products.size(); i++) {
@@ -303,7 +303,7 @@ static inline bool warpgroup_now_and_then() {
     return (fiber_block->phase + fiber_block->current->rank / 32) * 2654435761u >> 30 == 0;
 }
 
-// Some products are done at once.
+// Computes some products immediately.
 static inline void wgmma_commit() {
     WarpgroupLane *lane = warpgroup_lane();
     lane->group++;
@@ -331,7 +331,7 @@ template <bool ADD> static inline void wgmma_columns(float (&d)[8][4], uint64_t 
     lane->products.push_back({d, 64, lane->group, ADD, false, true, true, {}, a, b});
 }
 
-// Registers of a lane: rows i / 4 and + 8, k 2 (i % 4) and the next, then the same 8 further.
+// Registers of a lane: rows i / 4 and i / 4 + 8, k = 2 (i % 4) and the next, then both plus 8.
 template <int N>
 static inline void wgmma_sums(float (*d)[4], const uint32_t a[4], uint64_t b, CUDA_PLACE) {
     WarpgroupLane *lane = warpgroup_lane();
