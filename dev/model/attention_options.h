@@ -35,7 +35,7 @@
     {.name = OPT_ACTIVATION, .kind = OPTION_CHOICE, .scope = OPTION_MODEL, .value = "NAME", \
      .initial = "softmax", .implied = true, .choices = PAIRWISE_ACTIVATIONS, \
      .metadata_key = "attention_activation", .group = OPTION_GROUP_MORE, \
-     .help = "pairwise: what makes weights of these"}
+     .help = "pairwise: function that turns similarities into weights"}
 #define ADDITIVE_OPTIONS(silent) \
     {.name = OPT_RESCALE, .kind = OPTION_NUMBER, .scope = OPTION_MODEL, .value = "S", \
      .initial = "10", .implied = silent, .max = 40, .metadata_key = "rescale", \

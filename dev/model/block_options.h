@@ -36,7 +36,7 @@
     {.name = OPT_SCORES, .kind = OPTION_CHOICE, .scope = OPTION_MODEL, .value = "KIND", \
      .initial = "usual", .implied = true, .choices = "usual|plain|rescaled|qknorm", \
      .group = OPTION_GROUP_MORE, \
-     .help = "of what is as it is or normalised (usual: softmax plain, additive rescaled)"}, \
+     .help = "scores: plain or normalised (usual: softmax plain, additive rescaled)"}, \
     {.name = OPT_KV_HEADS, .kind = OPTION_INTEGER, .scope = OPTION_MODEL, .value = "N", \
      .initial = "0", .implied = true, .max = MAX_HEADS, .metadata_key = "num_key_value_heads", \
      .group = OPTION_GROUP_MORE, .help = "heads of keys and values (0: as many as heads)"}, \

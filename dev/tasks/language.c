@@ -40,7 +40,7 @@ static const Option rows[] = {
      .initial = "1", .min = 0.01, .max = 100, .group = OPTION_GROUP_MORE,
      .help = "repetition penalty; above 1: repeated tokens are less probable"},
     {.name = OPT_SHOW_ATTENTION, .kind = OPTION_TEXT, .value = "TEXT", .group = OPTION_GROUP_MORE,
-     .help = "print what each token of TEXT draws on, by layer and head"},
+     .help = "print the attention weights of TEXT, by layer and head"},
     {.name = OPT_BEYOND, .kind = OPTION_CHOICE, .scope = OPTION_HABIT, .value = "HOW",
      .initial = "slide", .choices = READER_BEYOND, .group = OPTION_GROUP_MORE,
      .help = "reading beyond the last position"},

@@ -14,7 +14,7 @@ static const Option rows[] = {
     {.name = OPT_FILL, .kind = OPTION_TEXT, .value = "TEXT", .group = "Generation",
      .help = "guess each [MASK] in TEXT with -e's weights"},
     {.name = OPT_SHOW_ATTENTION, .kind = OPTION_TEXT, .value = "TEXT", .group = OPTION_GROUP_MORE,
-     .help = "print what each token of TEXT draws on, by layer and head"},
+     .help = "print the attention weights of TEXT, by layer and head"},
 };
 // clang-format on
 

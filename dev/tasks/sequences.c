@@ -17,7 +17,7 @@ static const Option rows[] = {
      .help = "tokens per update; 0: batch * seq-len"},
     {.name = OPT_OFFSETS, .kind = OPTION_CHOICE, .scope = OPTION_TRAINING, .value = "HOW",
      .initial = "moving", .choices = "moving|fixed", .group = OPTION_GROUP_MORE,
-     .help = "starts of sequences: others in each epoch, or as published"},
+     .help = "starts of sequences: new in each epoch, or as published"},
 };
 // clang-format on
 

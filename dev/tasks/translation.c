@@ -37,7 +37,7 @@ static const Option rows[] = {
      .group = OPTION_GROUP_MORE,
      .help = "tokens per translation at most; 0: twice the source's + 20"},
     {.name = OPT_SHOW_ATTENTION, .kind = OPTION_TEXT, .value = "TEXT", .group = OPTION_GROUP_MORE,
-     .help = "translate TEXT, print what each token of it draws on, by layer and head"},
+     .help = "translate TEXT, print the attention weights of each layer and head"},
 };
 // clang-format on
 
