@@ -1,5 +1,5 @@
-// A barrier for the threads of a parallel region that meet every few microseconds, as decoding's
-// do: OpenMP's own takes three times as long.
+// A barrier for the threads of a parallel region that synchronise every few microseconds, as in
+// decoding. OpenMP's own barrier takes three times as long.
 #ifndef BASE_BARRIER_H
 #define BASE_BARRIER_H
 
@@ -7,13 +7,13 @@
 #include <sched.h>
 #include <stdatomic.h>
 
-// Zeroed at first.
+// Initialise to zero.
 typedef struct {
     _Alignas(64) atomic_uint arrived;
     _Alignas(64) atomic_uint round;
 } Barrier;
 
-// Tells a processor with two threads per core that this one only waits.
+// Tells a core with two hardware threads that this one is only waiting.
 static inline void barrier_pause(void) {
 #if defined(__x86_64__)
     __builtin_ia32_pause();
@@ -22,9 +22,9 @@ static inline void barrier_pause(void) {
 #endif
 }
 
-// Returns when all threads of the region have come.
+// Returns when all threads of the region have arrived.
 static inline void barrier_wait(Barrier *b) {
-    enum { PATIENCE = 256 }; // looks, some microseconds: then another program may need the core
+    enum { PATIENCE = 256 }; // polls before yielding the core, a few microseconds
     const unsigned threads = (unsigned)thread_count();
     const unsigned round = atomic_load_explicit(&b->round, memory_order_relaxed);
     if (atomic_fetch_add_explicit(&b->arrived, 1, memory_order_acq_rel) + 1 == threads) {

@@ -13,7 +13,7 @@ char *bytes_reserve(Bytes *bytes, size_t size) {
     if (needed > bytes->capacity || !bytes->data) {
         size_t capacity = bytes->capacity > 0 ? bytes->capacity : FIRST_CAPACITY;
         while (capacity < needed) capacity = capacity > needed / 2 ? needed : 2 * capacity;
-        // At least doubled, so that adding n bytes one by one copies O(n).
+        // Grow at least twofold, so that appending n bytes one by one copies O(n) bytes.
         if (capacity < 2 * bytes->capacity) capacity = 2 * bytes->capacity;
         char *data = allocate(capacity, 1, "a buffer");
         if (bytes->data) memcpy(data, bytes->data, bytes->size);

@@ -5,12 +5,12 @@
 #include <stddef.h>
 
 typedef struct {
-    char *data; // NULL while nothing was ever added
+    char *data; // NULL until something is added
     size_t size, capacity;
 } Bytes;
 
-// Makes room for `size` more bytes after the end and returns where they begin; bytes->size is left
-// to the caller.
+// Reserves room for `size` more bytes after the end and returns a pointer to it. The caller updates
+// bytes->size.
 char *bytes_reserve(Bytes *bytes, size_t size);
 void bytes_append(Bytes *bytes, const void *data, size_t size);
 void bytes_free(Bytes *bytes);

@@ -6,7 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 
-// Whether a list such as "cpu,cpuacct" has that word.
+// Returns whether a list such as "cpu,cpuacct" contains the word.
 static bool has_word(const char *list, const char *word) {
     const size_t length = strlen(word);
     for (; *list; list += strcspn(list, ",:"), list += *list != 0)
@@ -14,11 +14,12 @@ static bool has_word(const char *list, const char *word) {
     return false;
 }
 
-// The least that `limit` finds in the directories of the groups that a controller is in.
+// Returns the smallest value of `limit` over the directories of the controller's groups and their
+// ancestors.
 static size_t least(const char *membership, const char *mount, const char *controller,
                     size_t (*limit)(const char *directory, bool version2)) {
     size_t found = SIZE_MAX;
-    char line[4096]; // "0::/a/b" of version 2, "4:memory:/a/b" of version 1
+    char line[4096]; // version 2: "0::/a/b"; version 1: "4:memory:/a/b"
     FILE *file = fopen(membership, "r");
     while (file && fgets(line, sizeof(line), file)) {
         const char *controllers = strchr(line, ':');
@@ -49,7 +50,7 @@ static size_t number(const char *directory, const char *name, const char *key) {
 }
 
 static size_t memory_left(const char *directory, bool version2) {
-    // Files in memory, which the kernel drops before it kills anybody.
+    // Cached files, which the kernel drops before it kills a process.
     static const char *const files[][2] = {{"total_active_file ", "total_inactive_file "},
                                            {"active_file ", "inactive_file "}};
     const size_t limit = number(directory, version2 ? "memory.max" : "memory.limit_in_bytes", "");
@@ -62,7 +63,8 @@ static size_t memory_left(const char *directory, bool version2) {
     return limit > used ? limit - used : 0;
 }
 
-// "25000 100000" in cpu.max, or "max 100000"; two files of version 1, -1: no limit.
+// Version 2: cpu.max holds "25000 100000" (quota and period) or "max 100000". Version 1: two files,
+// where -1 means no limit.
 static size_t processors(const char *directory, bool version2) {
     char path[8300];
     long long quota = -1, period = -1;

@@ -1,15 +1,15 @@
-// What cgroups (version 1 or 2) allow this program: the least of those that it is in, by
-// `membership` (/proc/self/cgroup), and of those around them, whose files are below `mount`
-// (/sys/fs/cgroup). SIZE_MAX where there is no limit.
+// The limits of this process's cgroups (version 1 or 2): the lowest limit of its own groups, listed
+// in `membership` (/proc/self/cgroup), and of their ancestors. The groups' files are below `mount`
+// (/sys/fs/cgroup). SIZE_MAX means no limit.
 #ifndef BASE_CGROUP_H
 #define BASE_CGROUP_H
 
 #include <stddef.h>
 
-// Bytes of memory that are left, files in memory not counted.
+// Returns the bytes of memory that are left. Cached files do not count as used.
 size_t cgroup_memory(const char *membership, const char *mount);
 
-// Processors: the quota of CPU time for each period, rounded up.
+// Returns the number of processors: the quota of CPU time per period, rounded up.
 size_t cgroup_processors(const char *membership, const char *mount);
 
 #endif

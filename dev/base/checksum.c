@@ -2,11 +2,11 @@
 
 #include <string.h>
 
-// Odd, their bits without a pattern; the first is 2^64 divided by the golden ratio.
+// Odd multipliers without a pattern in their bits. The first is 2^64 divided by the golden ratio.
 static const uint64_t FACTOR = UINT64_C(0x9e3779b97f4a7c15),
                       WORD_FACTOR = UINT64_C(0xd6e8feb86659fd93);
 
-// The word is multiplied, too, so that no flipped bit of the next word undoes that of this one.
+// Multiplies the word too, so that no flipped bit in the next word cancels one in this word.
 static uint64_t mix(uint64_t lane, uint64_t word) {
     const uint64_t sum = lane + word * WORD_FACTOR;
     return (sum << 29 | sum >> 35) * FACTOR;

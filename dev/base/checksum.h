@@ -1,7 +1,7 @@
-// A 64-bit checksum at the speed of memory, of gigabytes: whether data are still what they were.
-// Eight lanes take eight bytes each in turn; each step of a lane, and of their sum, is one to one,
-// so that a change within eight bytes that start at a multiple of eight is always found, any other
-// but with probability 2^-64. It does not resist an enemy.
+// A 64-bit checksum that detects damage in gigabytes of data at memory speed. Eight lanes take
+// eight bytes each in turn. Each step of a lane, and of the sum over lanes, is one-to-one, so a
+// change within eight bytes that start at a multiple of eight is always detected. Any other change
+// is missed with probability 2^-64. The checksum is not cryptographic.
 #ifndef BASE_CHECKSUM_H
 #define BASE_CHECKSUM_H
 
@@ -15,9 +15,9 @@ typedef struct {
 } Checksum;
 
 Checksum checksum_begin(void);
-// The next bytes: a multiple of CHECKSUM_BLOCK, but for the last ones.
+// Adds bytes. `size` must be a multiple of CHECKSUM_BLOCK in all calls but the last.
 void checksum_add(Checksum *checksum, const void *data, size_t size);
 uint64_t checksum_end(const Checksum *checksum);
-uint64_t checksum_of(const void *data, size_t size); // of all bytes at once
+uint64_t checksum_of(const void *data, size_t size); // of a whole buffer
 
 #endif

@@ -1,5 +1,5 @@
-// Seconds from a moment that means nothing, for differences: of a clock that never jumps, and of
-// the processor that the calling thread had.
+// Seconds since an arbitrary moment, for differences: of a clock that never jumps, and of the
+// calling thread's CPU time.
 #ifndef BASE_CLOCK_H
 #define BASE_CLOCK_H
 

@@ -1,8 +1,8 @@
-// Takes a file into the program as it is when the program is built.
+// Embeds a file in the program at build time.
 //
 //   EMBED(corpus, "build/corpus.txt");     Text text = EMBEDDED(corpus);
 //
-// The path is relative to the directory make runs in; the Makefile says which object depends on
+// The path is relative to the directory make runs in. The Makefile lists which object depends on
 // which file.
 #ifndef BASE_EMBED_H
 #define BASE_EMBED_H

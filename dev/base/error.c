@@ -6,8 +6,8 @@
 #include <unistd.h>
 
 static const ErrorProcesses *others;
-static char advice[1024]; // at the end of an error line
-#define NO_GAP "\n"       // an error may end with a command, which is copied in one piece
+static char advice[1024]; // appended to error lines
+#define NO_GAP "\n"       // do not wrap errors: they may end with a command to copy
 
 void error_set_processes(const ErrorProcesses *processes) {
     others = processes;
@@ -21,8 +21,8 @@ void error_advise(const char *format, ...) {
     va_end(arguments);
 }
 
-// Names and texts out of hostile files end up in messages: control characters in them must neither
-// break the line nor reach the terminal. gap: where a terminal may break it.
+// Messages may contain text from hostile files: its control characters must neither break the line
+// nor reach the terminal. gap: where the line may wrap on a terminal.
 static void print_line(const char *kind, const char *format, va_list arguments, const char *end,
                        const char *gap) {
     char text[4096], process[256] = "";
@@ -32,15 +32,15 @@ static void print_line(const char *kind, const char *format, va_list arguments, 
     if (others) others->name(process, sizeof(process));
     for (char *c = text; *c; c++)
         if ((unsigned char)*c < 0x20 || *c == 0x7f) *c = '?';
-    fflush(stdout); // earlier output comes first
+    fflush(stdout); // print earlier output first
     if (isatty(STDERR_FILENO)) terminal_clear_line(stderr);
     char line[sizeof(text) + sizeof(process) + 16];
     snprintf(line, sizeof(line), "%s: %s%s", kind, process, text);
     terminal_print(stderr, line, gap, 2);
 }
 
-// _exit, as other threads may be at work whose data exit handlers would tear down, and as a forked
-// child must not run its parent's handlers.
+// Calls _exit: exit handlers would destroy data that other threads still use, and a forked child
+// must not run its parent's handlers.
 __attribute__((noreturn)) static void end_program(int status) {
     if (others) others->end_all(status);
     _exit(status);

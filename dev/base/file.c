@@ -20,7 +20,7 @@ FileMap file_map_descriptor(const char *name, int fd) {
     struct stat status;
     if (fstat(fd, &status) != 0) fail("%s: cannot read: %s", name, strerror(errno));
     FileMap file = {copy_string(name), (const unsigned char *)"", (size_t)status.st_size};
-    if (file.size > 0) { // mmap refuses 0 bytes
+    if (file.size > 0) { // mmap rejects a size of 0
         void *data = mmap(NULL, file.size, PROT_READ, MAP_PRIVATE, fd, 0);
         if (data == MAP_FAILED)
             fail("%s: cannot map %zu bytes: %s", name, file.size, strerror(errno));
@@ -31,7 +31,7 @@ FileMap file_map_descriptor(const char *name, int fd) {
 }
 
 int file_open(const char *path, struct stat *status) {
-    // O_NONBLOCK, or opening a named pipe would wait for a writer.
+    // Without O_NONBLOCK, opening a named pipe would wait for a writer.
     const int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (fd < 0 && errno == ENOENT) return -1;
     if (fd < 0 || fstat(fd, status) != 0) fail("%s: cannot open: %s", path, strerror(errno));
@@ -80,11 +80,11 @@ bool file_lock(int fd) {
 
 // ---- directories ------------------------------------------------------------
 
-// A name is on the disk only when its directory is.
+// A file name is on disk only after its directory is synced.
 void file_sync_name(const char *path) {
     char *directory = path_directory(path);
     const int fd = open(directory, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    // EINVAL: a file system that cannot sync directories.
+    // EINVAL: the file system cannot sync directories.
     if (fd < 0 || (fsync(fd) != 0 && errno != EINVAL))
         fail("%s: cannot sync its directory: %s", path, strerror(errno));
     close(fd);
@@ -96,7 +96,7 @@ void file_sync(int fd, const char *path) {
     file_sync_name(path);
 }
 
-// One directory whose parent exists.
+// Creates a directory, whose parent exists.
 static void make_directory(const char *path) {
     struct stat status;
     if (mkdir(path, 0777) == 0) {
@@ -135,7 +135,7 @@ bool directory_create_new(const char *path) {
 }
 
 static int compare_entries(const struct dirent **a, const struct dirent **b) {
-    return strcmp((*a)->d_name, (*b)->d_name); // bytes, whatever the locale
+    return strcmp((*a)->d_name, (*b)->d_name); // byte order in every locale
 }
 
 char **directory_list(const char *path, size_t *count) {
@@ -163,11 +163,11 @@ void directory_list_free(char **names, size_t count) {
 struct AtomicFile {
     char *path, *temporary;
     int fd;
-    size_t used; // bytes waiting in `buffer`
+    size_t used; // bytes in `buffer`
     char buffer[1 << 16];
 };
 
-// Ends the program; PATH keeps what it held.
+// Exits with an error; PATH keeps its old contents.
 static _Noreturn void write_failed(const AtomicFile *file, int cause) {
     unlink(file->temporary);
     fail("%s: cannot write: %s", file->path, strerror(cause));
@@ -180,7 +180,8 @@ AtomicFile *atomic_open(const char *path) {
     AtomicFile *file = allocate(1, sizeof(AtomicFile), "a file buffer");
     file->path = copy_string(path);
     file->temporary = format_string("%s.tmp", path);
-    // A killed run may have left one. Removed, not truncated, so that no link is followed.
+    // A killed run may have left one. Remove it instead of truncating it, so that no link is
+    // followed.
     if (unlink(file->temporary) != 0 && errno != ENOENT)
         fail("%s: cannot write: %s", file->temporary, strerror(errno));
     file->fd = open(file->temporary, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
@@ -190,8 +191,7 @@ AtomicFile *atomic_open(const char *path) {
 
 static void write_through(AtomicFile *file, const char *data, size_t size) {
     while (size > 0) {
-        const ssize_t written =
-            write(file->fd, data, size); // perhaps less: the kernel's limit is 2 GiB a call
+        const ssize_t written = write(file->fd, data, size); // may be partial: at most 2 GiB a call
         if (written < 0 && errno == EINTR) continue;
         if (written < 0) write_failed(file, errno);
         data += written;

@@ -1,5 +1,5 @@
-// Files read through a map, and files written so that the old version stays until the new one is
-// complete.
+// Memory-mapped reading, and atomic writing that keeps the old version of a file until the new one
+// is complete.
 #ifndef BASE_FILE_H
 #define BASE_FILE_H
 
@@ -13,55 +13,57 @@ typedef struct {
     size_t size;
 } FileMap;
 
-// Opens a regular file to read; -1: there is none. Ends the program if it cannot be opened.
+// Opens a regular file for reading. Returns -1 if it does not exist; exits with an error if it
+// cannot be opened.
 struct stat;
 int file_open(const char *path, struct stat *status);
 
-// Maps a regular file; an empty one gives size 0. Ends the program if it cannot be opened.
+// Maps a regular file; size is 0 if it is empty. Exits with an error if it cannot be opened.
 FileMap file_map(const char *path);
-bool file_try_map(const char *path, FileMap *file);    // the same; false if there is no such file
-FileMap file_map_descriptor(const char *name, int fd); // of an open file, which it closes
+bool file_try_map(const char *path, FileMap *file);    // the same; false if it does not exist
+FileMap file_map_descriptor(const char *name, int fd); // maps an open file and closes it
 void file_unmap(FileMap *file);
 
-// Whether there is a file; ends the program if that cannot be known (no permission, a broken disk).
+// Returns whether a file exists. Exits with an error if that cannot be determined (no permission, a
+// broken disk).
 bool file_exists(const char *path);
 
-// The number after `key` in a file of such lines, or with key "" a file's first one, times `unit`;
-// SIZE_MAX: there is none.
+// Returns the number after `key` in the first line that begins with it, times `unit`. With key "",
+// returns the first number at the start of a line. SIZE_MAX: none.
 size_t file_number(const char *path, const char *key, size_t unit);
 
-// Locks an open file or directory until the program ends. False, with errno: EWOULDBLOCK, somebody
-// else still has it after a second, which a child of a killed program may take to end with it;
-// anything else, it cannot be locked.
+// Locks an open file or directory until the program ends. On failure returns false and sets errno:
+// to EWOULDBLOCK if another process still holds the lock after a second (a killed program's child
+// may take that long to exit), else to the reason why it cannot be locked.
 bool file_lock(int fd);
 
-// Waits until an open file and its name are on the disk; ends the program if they cannot be.
+// Syncs an open file and its name to disk; exits with an error on failure.
 void file_sync(int fd, const char *path);
 
-// Waits until it is on the disk that a name was given or removed.
+// Syncs the directory of a file whose name was created or removed.
 void file_sync_name(const char *path);
 
-// Makes DIR and its parents, on the disk; ends the program if one of them cannot be made or is no
-// directory.
+// Creates DIR and its parents and syncs them to disk. Exits with an error if one of them cannot be
+// created or is not a directory.
 void directory_create(const char *path);
 
-// Makes DIR and its parents, likewise; false if DIR was there already.
+// The same; returns false if DIR already exists.
 bool directory_create_new(const char *path);
 
-// The names in DIR, fresh strings, in the order of their bytes; NULL: DIR is missing, or empty.
-// Ends the program if it cannot be read, so that no directory looks emptier than it is.
+// Returns the names in DIR as new strings in byte order, or NULL if DIR is missing. Exits with an
+// error if DIR cannot be read, so that no directory looks emptier than it is.
 char **directory_list(const char *path, size_t *count);
 void directory_list_free(char **names, size_t count);
 
-// Writes go to a temporary file next to PATH; atomic_commit() flushes it to the disk (fsync),
-// renames it to PATH and syncs the directory. A failed write removes the temporary file and ends
-// the program with the cause, so that PATH keeps what it held. Temporary names end in ".tmp".
+// Writes go to a temporary file next to PATH, whose name ends in ".tmp". atomic_commit() flushes it
+// to disk (fsync), renames it to PATH and syncs the directory. A failed write removes the temporary
+// file and exits with an error, so that PATH keeps its old contents.
 typedef struct AtomicFile AtomicFile;
 AtomicFile *atomic_open(const char *path);
 void atomic_write(AtomicFile *file, const void *data, size_t size);
 void atomic_commit(AtomicFile *file);
 
-// All of a file at once.
+// Writes a whole file.
 void atomic_save(const char *path, const void *data, size_t size);
 
 #endif

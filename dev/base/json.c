@@ -9,10 +9,10 @@
 #include <string.h>
 
 enum { DEPTH_MAX = 64 };
-#define EXACT_INTEGER 9007199254740992.0 // 2^53: up to here a double holds every integer
+#define EXACT_INTEGER 9007199254740992.0 // 2^53: a double holds every integer up to it
 
-// Bytes at s that a string takes over at once: the ASCII characters that mean themselves, up
-// to another one, or that one; 0 if it is not well-formed.
+// Returns how many bytes at s can be copied at once: a run of ASCII characters that need no escape,
+// else the single character at s. 0: not well-formed UTF-8.
 static size_t run_length(const char *s, size_t left) {
     size_t plain = 0;
     while (plain < left && s[plain] >= 0x20 && s[plain] < 0x7f && s[plain] != '"' &&
@@ -27,15 +27,15 @@ typedef struct {
     const char *text, *source;
     size_t size, at;
     int depth;
-    char *error; // the first one, a fresh string; the text ends at its place
+    char *error; // the first error, allocated; `size` becomes its offset
 } Parser;
 
-// The next byte, -1 at the end.
+// Returns the next byte, or -1 at the end.
 static int peek(const Parser *p) {
     return p->at < p->size ? (unsigned char)p->text[p->at] : -1;
 }
 
-// Keeps the first error and ends the text, so that every loop over it ends.
+// Stores the first error and truncates the text there, so that every loop over it ends.
 static void refuse(Parser *p, char *error) {
     if (p->error)
         free(error);
@@ -61,14 +61,14 @@ static void skip_space(Parser *p) {
     for (int c = peek(p); c == ' ' || c == '\t' || c == '\n' || c == '\r'; c = peek(p)) p->at++;
 }
 
-// Takes the byte c if it is the next one.
+// Consumes the next byte if it is c.
 static bool accept(Parser *p, char c) {
     if (peek(p) != (unsigned char)c) return false;
     p->at++;
     return true;
 }
 
-// Four hexadecimal digits; 0, which is refused either way, if they are not there.
+// Parses four hexadecimal digits. Returns 0, which callers reject anyway, if they are missing.
 static uint32_t parse_hex4(Parser *p) {
     uint32_t code = 0;
     for (int i = 0; i < 4; i++) {
@@ -86,8 +86,8 @@ static uint32_t parse_hex4(Parser *p) {
     return code;
 }
 
-// What follows "\u": one code point, from two escapes where it is a surrogate pair; 0 if it is
-// refused.
+// Parses what follows "\u": one code point, from two escapes if it is a surrogate pair. Returns 0
+// on an error.
 static uint32_t parse_unicode_escape(Parser *p) {
     const size_t start = p->at - 2;
     const uint32_t code = parse_hex4(p);
@@ -113,7 +113,7 @@ static uint32_t parse_unicode_escape(Parser *p) {
     return 0;
 }
 
-// What follows a backslash; returns the place after the character it means.
+// Parses what follows a backslash. Returns the end of the character written to `out`.
 static char *parse_escape(Parser *p, char *out) {
     static const char names[] = "\"\\/bfnrt", values[] = "\"\\/\b\f\n\r\t";
     const int c = peek(p);
@@ -128,8 +128,8 @@ static char *parse_escape(Parser *p, char *out) {
     return out + 1;
 }
 
-// Bytes up to the closing quote, from after the opening one: what the string takes at most, as
-// every escape is longer than its character.
+// Returns the number of bytes from after the opening quote to the closing one. This bounds the size
+// of the string, as every escape is longer than its character.
 static size_t string_bound(const Parser *p) {
     size_t end = p->at;
     while (end < p->size && p->text[end] != '"') end += p->text[end] == '\\' ? 2 : 1;
@@ -199,7 +199,7 @@ static void refuse_repeated_keys(Parser *p, const Json *object) {
     free(sorted);
 }
 
-// Room for one more member.
+// Makes room for one more member.
 static void grow(Json *value) {
     value->items = grow_list(value->items, value->count, sizeof(Json), "JSON values");
     if (value->kind == JSON_OBJECT)
@@ -208,7 +208,8 @@ static void grow(Json *value) {
 
 static Json parse_value(Parser *p);
 
-// The members of an array or object, from after its opening bracket to after its closing one.
+// Parses the members of an array or object, from after its opening bracket to after its closing
+// one.
 static Json parse_members(Parser *p, JsonKind kind) {
     const char close = kind == JSON_OBJECT ? '}' : ']';
     Json value = {.kind = kind};
@@ -323,7 +324,7 @@ const Json *json_find(const Json *object, const char *key) {
     return NULL;
 }
 
-// A member that must be there and of that kind.
+// Returns a required member of that kind; exits with an error if it is missing or of another kind.
 static const Json *require(const Json *object, const char *key, JsonKind kind, const char *source) {
     static const char *const names[] = {"null",     "true or false", "a number",
                                         "a string", "an array",      "an object"};
@@ -378,7 +379,7 @@ static void append(JsonWriter *w, const char *text, size_t size) {
     w->text[w->length] = '\0';
 }
 
-// A value, with the comma before it.
+// Appends a value, after a comma if needed.
 static void append_value(JsonWriter *w, const char *text) {
     if (w->comma) append(w, ",", 1);
     append(w, text, strlen(text));
@@ -423,7 +424,7 @@ void json_write_text(JsonWriter *w, const char *value, size_t size) {
         const size_t length = run_length(value, left);
         if (length == 0)
             append(w, "\xef\xbf\xbd",
-                   3); // U+FFFD for a byte that is not UTF-8: a path, a token cut in half
+                   3); // U+FFFD for invalid UTF-8: a path, a token cut in half
         else if ((unsigned char)*value < 0x20 || *value == '"' || *value == '\\')
             append_escaped(w, *value);
         else

@@ -13,58 +13,57 @@ struct Json {
     JsonKind kind;
     bool boolean;
     double number;
-    char *string; // JSON_STRING: UTF-8, NUL-terminated (a NUL inside is refused)
+    char *string; // JSON_STRING: UTF-8, NUL-terminated (a NUL inside is rejected)
     size_t count; // members of an array or object
     Json *items;  // (count) values
-    char **keys;  // (count) an object's keys, in the order of the file; a repeated key is refused
+    char **keys;  // (count) an object's keys, in the order of the file; duplicates are rejected
 };
 
 // Parses exactly one value that fills `size` bytes. `source` names the file in error messages
-// (file, byte offset, what was found). Nesting deeper than 64, invalid UTF-8, escapes or numbers
-// end the program.
+// (file, byte offset, what was found). Exits with an error on invalid syntax, UTF-8, escapes or
+// numbers, and on nesting deeper than 64.
 Json *json_parse(const char *text, size_t size, const char *source);
-// The same where the text may be anything: NULL if it is no such value.
+// The same for arbitrary text; returns NULL if it is not a valid value.
 Json *json_try_parse(const char *text, size_t size);
-// All of a file; the other one ends the program where that is no object.
+// Parses a whole file. json_read_object() exits with an error if it is not an object.
 Json *json_read(const char *path);
 Json *json_read_object(const char *path);
 void json_free(Json *value);
 
-// A member of an object; NULL if there is none.
+// Returns a member of an object, or NULL.
 const Json *json_find(const Json *object, const char *key);
 
-// A member that must be there and of that kind; otherwise the program ends, naming source and key.
+// Returns a required member of that kind. Otherwise exits with an error that names source and key.
 const char *json_string(const Json *object, const char *key, const char *source);
 int64_t json_integer(const Json *object, const char *key, int64_t min, int64_t max,
                      const char *source);
 
-// A member that may be missing, or of another kind, which is as if it were: "" then, the number
-// `otherwise`, false.
+// Returns an optional member. If it is missing or of another kind, returns "", `otherwise` or
+// false.
 const char *json_text(const Json *object, const char *key);
 double json_number(const Json *object, const char *key, double otherwise);
 bool json_is_true(const Json *object, const char *key);
 
-// A growing text that ends in NUL; json_* append values with the commas that are needed.
+// A growing NUL-terminated text. The functions below append values with the commas between them.
 typedef struct {
     char *text;
     size_t length, capacity;
-    bool comma; // a value precedes the next one
+    bool comma; // the next value needs a comma before it
 } JsonWriter;
 
 void json_begin(JsonWriter *w, char bracket); // '{' or '['
 void json_end(JsonWriter *w, char bracket);   // '}' or ']'
 void json_key(JsonWriter *w, const char *key);
-void json_write_string(JsonWriter *w, const char *value); // U+FFFD for a byte that is not UTF-8
-void json_write_text(JsonWriter *w, const char *value, size_t size); // a string that may hold NULs
+void json_write_string(JsonWriter *w, const char *value);            // U+FFFD for invalid UTF-8
+void json_write_text(JsonWriter *w, const char *value, size_t size); // may contain NULs
 void json_write_integer(JsonWriter *w, int64_t value);
-void json_write_number(
-    JsonWriter *w,
-    double value); // shortest text that reads back equal; NaN and Inf become null
+void json_write_number(JsonWriter *w,
+                       double value); // shortest exact text; NaN, Inf become null
 void json_write_bool(JsonWriter *w, bool value);
-void json_write_value(JsonWriter *w, const Json *value); // all that is in it
+void json_write_value(JsonWriter *w, const Json *value); // with all its members
 void json_writer_free(JsonWriter *w);
 
-// Members of the object that is open: a key and its value, or the bracket that opens it.
+// Append a member to the open object: a key and its value, or its opening bracket.
 void json_open(JsonWriter *w, const char *key, char bracket);
 void json_add_string(JsonWriter *w, const char *key, const char *value);
 void json_add_text(JsonWriter *w, const char *key, const char *value, size_t size);

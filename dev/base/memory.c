@@ -14,12 +14,12 @@
 
 enum {
     ALIGNMENT = 64,       // a cache line, and the widest vector
-    ZERO_CHUNK = 1 << 20, // bytes that a thread sets to zero at a time
-    HUGE_PAGE = 1 << 21   // of x86-64, and of arm64 with pages of 4 KiB
+    ZERO_CHUNK = 1 << 20, // bytes that a thread zeroes at a time
+    HUGE_PAGE = 1 << 21   // on x86-64, and on arm64 with pages of 4 KiB
 };
 
-// Asks for huge pages where a block has whole ones: on small pages, caches and their tables of
-// pages hold less of it (dev/bench/JOURNAL.md). A wish: what becomes of it does not matter.
+// Requests huge pages for the part of a block that consists of whole ones: with small pages, caches
+// and TLBs cover less of it (dev/bench/JOURNAL.md). This is only a hint, so errors are ignored.
 static void wish_huge_pages(char *memory, size_t bytes) {
 #ifdef MADV_HUGEPAGE
     const size_t before = (HUGE_PAGE - (uintptr_t)memory % HUGE_PAGE) % HUGE_PAGE;
@@ -30,8 +30,9 @@ static void wish_huge_pages(char *memory, size_t bytes) {
 #endif
 }
 
-// All threads touch the pages of a large block for the first time: that takes the kernel longer
-// than anything else before the first step, and lays them out over the memory of all processors.
+// All threads zero a large block: touching its pages for the first time takes the kernel longer
+// than anything else before the first step, and this distributes them over the memory of all
+// processors.
 static void *zero(char *memory, size_t bytes) {
 #pragma omp parallel for schedule(static) if (bytes > 4 * ZERO_CHUNK)
     for (size_t at = 0; at < bytes; at += ZERO_CHUNK)
@@ -69,7 +70,7 @@ void *grow_list(void *items, size_t count, size_t size, const char *what) {
     return items;
 }
 
-// ---- what there is ----------------------------------------------------------
+// ---- available memory -------------------------------------------------------
 
 size_t memory_available(void) {
     size_t available = smaller(file_number("/proc/meminfo", "MemAvailable:", 1024),

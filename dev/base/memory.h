@@ -1,44 +1,45 @@
-// Allocation that cannot return NULL, overflow or be misaligned.
+// Memory allocation that never returns NULL, overflows or is misaligned.
 #ifndef BASE_MEMORY_H
 #define BASE_MEMORY_H
 
 #include <stddef.h>
 
-// count * size bytes, zeroed, aligned to 64 bytes. Ends the program, naming the size
-// and for `what`, when the product overflows or memory runs out. Freed with free(). A count of 0
-// gives a valid pointer.
+// Allocates count * size bytes, zeroed and aligned to 64 bytes. Exits with an error that names the
+// size and `what` if the product overflows or memory runs out. Free with free(). A count of 0
+// returns a valid pointer.
 void *allocate(size_t count, size_t size, const char *what);
 
-// Memory that is used again and again: to touch fresh pages takes longer than to write what they
-// are for. Begins as {0}; `memory` is freed with free().
+// A reusable buffer: touching fresh pages takes longer than writing the data. Initialise to {0};
+// free `memory` with free().
 typedef struct {
     void *memory;
     size_t bytes;
 } Room;
 
-// Room for count * size bytes, with its old contents; a larger one than before is allocated again,
-// zeroed. The same errors.
+// Returns room for count * size bytes: the buffer with its old contents, or a new zeroed one if it
+// is too small. Fails like allocate().
 void *room_for(Room *room, size_t count, size_t size, const char *what);
 
-// Room for one more item of `size` bytes after `count` of them, in a list that began as NULL and
-// grows by one item at a time: it doubles where the count is a power of two. The same errors. Freed
-// with free().
+// Makes room for one more item of `size` bytes after the first `count`, in a list that starts as
+// NULL and grows by one item at a time. The list doubles when the count is a power of two. Exits
+// with an error if memory runs out. Free with free().
 void *grow_list(void *items, size_t count, size_t size, const char *what);
 
-// Bytes that the program can still take: the least that is left of the machine's memory, of a
-// cgroup's limits and of the limit on the address space (ulimit -v). SIZE_MAX where nothing says.
+// Returns the bytes that the program can still allocate: the minimum of the machine's available
+// memory and what is left of the cgroups' limits and of the address space limit (ulimit -v).
+// SIZE_MAX if none is known.
 size_t memory_available(void);
 
-// A number of bytes in KiB, MiB or GiB with three digits, fresh: "1.25 MiB".
+// Formats a number of bytes in KiB, MiB or GiB with three digits, as a new string: "1.25 MiB".
 char *format_bytes(size_t bytes);
 
-// A copy of a string; the same errors.
+// Returns a copy of a string; fails like allocate().
 char *copy_string(const char *text);
 
-// printf into a fresh string, freed with free().
+// printf into a new string; free with free().
 char *format_string(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
-// printf after the end of a string of these functions, which may move.
+// Appends printf output to a string made by these functions, which may move.
 void append_format(char **text, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
 #endif

@@ -1,4 +1,4 @@
-// Rows of name and value: a checkpoint's metadata, the table shown at the start of a run.
+// Rows of keys and values: a checkpoint's metadata, the table shown at the start of a run.
 #ifndef BASE_METADATA_H
 #define BASE_METADATA_H
 
@@ -6,9 +6,9 @@ typedef struct {
     char *key, *value;
 } Metadata;
 
-// Appends a row; takes over `value`, a fresh string.
+// Appends a row. Takes ownership of `value`, an allocated string.
 void metadata_add(Metadata **rows, int *count, const char *key, char *value);
-// Gives the row of that name another value, likewise, or appends one.
+// Replaces the value of the row with that key, or appends a row. Takes ownership of `value`.
 void metadata_set(Metadata **rows, int *count, const char *key, char *value);
 void metadata_free(Metadata *rows, int count);
 

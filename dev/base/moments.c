@@ -2,10 +2,10 @@
 #include <math.h>
 #include <stdio.h>
 
-enum { BLOCK = 256 }; // numbers whose moments are taken directly, while they are in L1
+enum { BLOCK = 256 }; // numbers whose moments are computed directly, while they are in L1
 
-// As the first number is taken off before they are added up, the mean is as exact as a double can
-// be; and the moments of equal numbers are exactly 0.
+// Subtracts the first number before summing, so that the mean is as exact as a double can be and
+// the moments of equal numbers are exactly 0.
 static Moments block_moments(const double *x, size_t n) {
     double sum = 0;
 #pragma omp simd reduction(+ : sum)

@@ -1,4 +1,4 @@
-// The names of all options of all programs. A row and whoever asks for its value use the identifier
+// The names of all options of all programs. Table rows and lookups use the identifier
 // (OPT_VAL_EVERY is "val-every"), so that a name that does not exist fails to compile.
 #ifndef BASE_OPTION_NAMES_H
 #define BASE_OPTION_NAMES_H

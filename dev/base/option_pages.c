@@ -4,7 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
-// ---- what completes a value -------------------------------------------------
+// ---- completion of values ---------------------------------------------------
 typedef enum { COMPLETES_NOTHING, COMPLETES_CHOICES, COMPLETES_FILES, COMPLETES_DIRS } Completion;
 
 static bool value_is(const Option *row, const char *value) {
@@ -19,12 +19,12 @@ static Completion completion_of(const Option *row) {
     return path ? COMPLETES_FILES : COMPLETES_NOTHING;
 }
 
-// "a|b" as "a b".
+// Prints "a|b" as "a b".
 static void print_choices(const char *choices) {
     for (const char *c = choices; *c; c++) putchar(*c == '|' ? ' ' : *c);
 }
 
-// With a backslash before each of `special`.
+// Prints text with a backslash before each character of `special`.
 static void print_escaped(const char *text, const char *special) {
     for (; *text; text++) {
         if (strchr(special, *text)) putchar('\\');
@@ -33,7 +33,7 @@ static void print_escaped(const char *text, const char *special) {
 }
 
 // ---- man(7) -----------------------------------------------------------------
-// Text for troff, whose lines may not begin with a dot or an apostrophe.
+// Prints text for troff, whose lines must not begin with a dot or an apostrophe.
 static void print_roff(const char *text) {
     if (*text == '.' || *text == '\'') printf("\\&");
     for (; *text; text++) {
@@ -83,7 +83,7 @@ static void print_man_group(const OptionTable *table, const char *group) {
     }
 }
 
-// In the order of their first rows, but OPTION_GROUP_MORE last.
+// Prints groups in the order of their first rows, but OPTION_GROUP_MORE last.
 static void print_man_groups(const OptionTable *table) {
     for (int i = 0; i < table->count; i++) {
         const char *group = table->rows[i].group;
@@ -117,7 +117,7 @@ static void print_man(const OptionTable *table) {
 }
 
 // ---- shells -----------------------------------------------------------------
-// "-i", "--input" as a pattern of `case`: "-i | --input".
+// Prints the option as a pattern of `case`: "-i | --input".
 static void print_pattern(const Option *row) {
     if (row->letter) printf("-%c | ", row->letter);
     printf("--%s", options_name(row->name));
@@ -158,7 +158,7 @@ static void print_bash(const OptionTable *table) {
            table->program, table->program);
 }
 
-// "[help]" and, of an option with a value, ":VALUE:(a b)".
+// Prints "[help]" and, for an option with a value, ":VALUE:(a b)".
 static void print_zsh_rest(const Option *row) {
     printf("'[");
     for (const char *c = row->help; *c; c++) {

@@ -1,6 +1,6 @@
-// What is made of the table of options besides --help: the manual page of a program, and what
-// shells need to complete its command line. They are printed by the program itself (--help=man,
-// --help=bash, --help=zsh, --help=fish), so that they cannot differ from what it understands.
+// The manual page and shell completions of a program, made from its table of options. The program
+// prints them itself (--help=man, --help=bash, --help=zsh, --help=fish), so that they always match
+// the options it accepts.
 #ifndef BASE_OPTION_PAGES_H
 #define BASE_OPTION_PAGES_H
 
@@ -10,12 +10,12 @@
 
 typedef struct {
     const char *program, *summary;
-    bool operands;      // takes files
+    bool operands;      // accepts files
     const Option *rows; // (count) in the order of --help
     int count;
 } OptionTable;
 
-// Prints one of OPTION_PAGES to standard output; false: `format` is none of them.
+// Prints one of OPTION_PAGES to standard output; returns false if `format` is none of them.
 bool option_page_print(const OptionTable *table, const char *format);
 
 #endif

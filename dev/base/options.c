@@ -16,30 +16,29 @@
 enum {
     NAME_SIZE = 32,        // of an option or choice, with its NUL
     HELP_WIDTH = 79,       // columns
-    HELP_COLUMN_LIMIT = 30 // the explanations begin here at the latest
+    HELP_COLUMN_LIMIT = 30 // latest column where the explanations begin
 };
 
 #define DIGITS "0123456789"
 
-// A row and what it is set to. The text is in its canonical form, so that two of them are equal
-// when their values are.
+// A row and its value. The text is in canonical form, so that equal values have equal texts.
 typedef struct {
     const Option *row;
     char *text; // NULL: not set
-    bool given; // on the command line,
+    bool given; // on the command line or in a file
     bool again; // more than once
-    char *was;  // what the run that is resumed had, where the user changes that; NULL
+    char *was;  // value in the resumed run, if the user changes it; else NULL
 } Entry;
 
 struct Options {
     const char *program, *summary;
-    char *build; // what --version adds; NULL: nothing
+    char *build; // what --version prints after the version; NULL: nothing
     Entry *entries;
     int count;
-    bool operands; // are expected
+    bool operands; // expected
 };
 
-// Before the added rows, and last in --help.
+// Stored before the added rows, and last in --help.
 // clang-format off
 static const Option built_in[] = {
     {.letter = 'h', .name = OPT_HELP, .kind = OPTION_FLAG, .group = "Other",
@@ -64,7 +63,7 @@ __attribute__((format(printf, 1, 2))) static _Noreturn void programming_error(co
 }
 
 // ---- text and values --------------------------------------------------------
-// Copies the next of "a|b|c" into `choice` and moves after it; false when none is left.
+// Copies the next of "a|b|c" to `choice` and advances past it; returns false if none is left.
 static bool next_choice(const char **list, char choice[NAME_SIZE]) {
     const size_t length = strcspn(*list, "|");
     if (length == 0) return false;
@@ -108,7 +107,7 @@ static bool is_decimal(const char *text) {
     return !*text;
 }
 
-// The shortest text that reads back as the same number.
+// Returns the shortest text that reads back as the same number.
 static char *canonical_number(const Option *row, const char *text) {
     if (!is_decimal(text)) return NULL;
     const double value = strtod(text, NULL);
@@ -118,7 +117,7 @@ static char *canonical_number(const Option *row, const char *text) {
     return shortest.text;
 }
 
-// Fresh text in canonical form; NULL: not a value that this option can have.
+// Returns new text in canonical form, or NULL if the option cannot have this value.
 static char *canonical_text(const Option *row, const char *text) {
     switch (row->kind) {
     case OPTION_FLAG:
@@ -135,7 +134,7 @@ static char *canonical_text(const Option *row, const char *text) {
     return copy_string(text);
 }
 
-// Sets an entry; false when the text is not such a value.
+// Sets an entry; returns false if its option cannot have this value.
 static bool assign(Entry *entry, const char *text) {
     char *canonical = canonical_text(entry->row, text);
     if (!canonical) return false;
@@ -144,12 +143,12 @@ static bool assign(Entry *entry, const char *text) {
     return true;
 }
 
-// ---- the nearest name -------------------------------------------------------
+// ---- nearest name -----------------------------------------------------------
 
 typedef struct {
     const char *word; // as typed
     char name[NAME_SIZE];
-    int distance; // of `name`; while that is empty, names have to be nearer
+    int distance; // of `name`; while that is empty, names must be nearer
 } Nearest;
 
 static Nearest nearest_begin(const char *word) {
@@ -160,9 +159,9 @@ static int min_int(int a, int b) {
     return a < b ? a : b;
 }
 
-// Insertions, deletions, substitutions and swaps of neighbours that make b of a: the distance of
-// Damerau and Levenshtein, no part edited twice (optimal string alignment). Both are shorter than
-// NAME_SIZE.
+// The number of insertions, deletions, substitutions and swaps of neighbours that turn a into b:
+// the Damerau-Levenshtein distance, with no part edited twice (optimal string alignment). Both are
+// shorter than NAME_SIZE.
 static int edit_distance(const char *a, const char *b) {
     int cost[NAME_SIZE][NAME_SIZE];
     const int rows = (int)strlen(a), columns = (int)strlen(b);
@@ -180,14 +179,14 @@ static int edit_distance(const char *a, const char *b) {
     return cost[rows][columns];
 }
 
-// Remembers the candidate if none before was as near. A name that was only begun ("--temp") or that
-// continues ("--batch-size") is as near as one slip.
+// Keeps the candidate if it is nearer than all before. A name cut short ("--temp") or continued
+// ("--batch-size") counts as distance 1.
 static void nearest_consider(Nearest *nearest, const char *candidate) {
     const size_t length = strlen(nearest->word), other = strlen(candidate);
     if (length >= NAME_SIZE) return;
     const size_t shorter = length < other ? length : other, apart = length + other - 2 * shorter;
     const bool begun = shorter >= 2 && memcmp(candidate, nearest->word, shorter) == 0;
-    if (!begun && (int)apart >= nearest->distance) return; // the distance is at least that
+    if (!begun && (int)apart >= nearest->distance) return; // a lower bound of the distance
     const int distance = begun ? 1 : edit_distance(nearest->word, candidate);
     if (distance >= nearest->distance) return;
     nearest->distance = distance;
@@ -216,7 +215,7 @@ static Entry *find_entry(const Options *options, OptionName name) {
     return NULL;
 }
 
-// The entry that the first `length` bytes of `text` name; NULL: none.
+// Returns the entry named by the first `length` bytes of `text`, or NULL.
 static Entry *find_name(const Options *options, const char *text, size_t length) {
     return find_entry(options, options_find_name(text, length));
 }
@@ -246,7 +245,7 @@ void options_set_build(Options *options, char *build) {
     options->build = build;
 }
 
-// The default as text; NULL: not set.
+// Returns the default as text, or NULL if not set.
 static const char *initial_text(const Option *row) {
     return row->kind == OPTION_FLAG ? "false" : row->initial;
 }
@@ -282,7 +281,7 @@ void options_free(Options *options) {
 }
 
 // ---- error lines ------------------------------------------------------------
-// "an integer from 1 to 1024", "one of auto|fp32|bf16", as fresh text.
+// Returns what a row expects as new text: "an integer from 1 to 1024", "one of auto|fp32|bf16".
 static char *expectation(const Option *row) {
     if (row->kind == OPTION_TEXT) return copy_string("a text");
     if (row->kind == OPTION_FLAG) return copy_string("true or false");
@@ -290,7 +289,7 @@ static char *expectation(const Option *row) {
     const bool integer = row->kind == OPTION_INTEGER;
     const char *what = integer ? "an integer" : "a number";
     const int digits = integer ? DBL_DECIMAL_DIG : DBL_DIG;
-    // A bound that no value can pass is not worth a word.
+    // Omit a bound that no value can exceed.
     const double unbounded = integer ? 9.2e18 : DBL_MAX;
     const bool low = row->min > -unbounded, high = row->max < unbounded;
     if (low && high)
@@ -300,7 +299,7 @@ static char *expectation(const Option *row) {
     return copy_string(what);
 }
 
-// "; did you mean cosine?" for a mistyped choice, as fresh text.
+// Returns "; did you mean cosine?" for a mistyped choice, else "", as new text.
 static char *choice_advice(const Option *row, const char *text) {
     Nearest nearest = nearest_begin(text);
     char choice[NAME_SIZE];
@@ -320,7 +319,7 @@ static _Noreturn void refuse_missing(const Option *row) {
                *expected ? ": " : "", expected);
 }
 
-// `prefix` preceded the name: "--", "-" or nothing.
+// prefix: what precedes the name: "--", "-" or nothing.
 static _Noreturn void refuse_name(const Options *options, const char *prefix, const char *name) {
     char *word = copy_string(name);
     word[strcspn(word, "=")] = '\0';
@@ -336,7 +335,7 @@ static _Noreturn void refuse_name(const Options *options, const char *prefix, co
     fail_usage("%s %s%s; --help lists the options", what, prefix, word);
 }
 
-// Of a file of options.
+// Rejects a name in a file of options.
 static _Noreturn void refuse_key(const Options *options, const char *path, const char *name) {
     Nearest nearest = nearest_begin(name);
     for (int i = BUILT_IN; i < options->count; i++)
@@ -370,7 +369,7 @@ static _Noreturn void refuse_letter(const Options *options, const char *argument
 // ---- the command line -------------------------------------------------------
 
 typedef struct {
-    int count, next; // arguments, the next one to read
+    int count, next; // number of arguments, index of the next one
     char **arguments;
 } Cursor;
 
@@ -380,8 +379,8 @@ static bool is_option(const Options *options, const char *argument) {
     return argument[1] && !argument[2] && find_letter(options, argument[1]);
 }
 
-// The argument after an option that takes a value. It may begin with "-" ("-q -1"), but where it is
-// an option itself the value was forgotten.
+// Returns the argument after an option that takes a value. The value may begin with "-" ("-q -1"),
+// but if it is itself an option, the value is missing.
 static const char *next_value(const Options *options, const Option *row, Cursor *cursor) {
     if (cursor->next >= cursor->count || is_option(options, cursor->arguments[cursor->next]))
         refuse_missing(row);
@@ -401,7 +400,7 @@ static const Option *row_in_help(const Options *options, int i) {
     return options->entries[(i + BUILT_IN) % options->count].row; // the built-in rows come last
 }
 
-// --help=man.
+// Prints --help=man or another page and exits.
 static void print_page_and_exit(const Options *options, const char *format) {
     Option *rows = allocate((size_t)options->count, sizeof *rows, "the options");
     for (int i = 0; i < options->count; i++) rows[i] = *row_in_help(options, i);
@@ -428,7 +427,7 @@ static void give(const Options *options, Entry *entry, const char *text) {
         print_and_exit(options, entry->row);
 }
 
-// "--name", "--name value" or "--name=value".
+// Parses "--name", "--name value" or "--name=value".
 static void parse_long(const Options *options, Cursor *cursor) {
     const char *name = cursor->arguments[cursor->next++] + 2;
     const size_t length = strcspn(name, "=");
@@ -444,10 +443,10 @@ static void parse_long(const Options *options, Cursor *cursor) {
     give(options, entry, value ? value : next_value(options, entry->row, cursor));
 }
 
-// "-b 4", "-b4", "-y", or flags in a cluster, "-yb4".
+// Parses "-b 4", "-b4", "-y", or clustered flags, "-yb4".
 static void parse_short(const Options *options, Cursor *cursor) {
     const char *argument = cursor->arguments[cursor->next++];
-    // "-eval" would be "-e val", which nobody means.
+    // "-eval" would mean "-e val", which is never intended.
     if (argument[2] && find_name(options, argument + 1, strcspn(argument + 1, "=")))
         refuse_name(options, "-", argument + 1);
     for (const char *letter = argument + 1; *letter; letter++) {
@@ -494,7 +493,7 @@ void options_parse(Options *options, int argc, char **argv, const char ***operan
 }
 
 // ---- --help -----------------------------------------------------------------
-// "  -b, --batch N", as fresh text.
+// Returns "  -b, --batch N" as new text.
 static char *help_left(const Option *row) {
     char letter[] = "    ";
     if (row->letter) memcpy(letter, (const char[]){'-', row->letter, ','}, 3);
@@ -502,7 +501,7 @@ static char *help_left(const Option *row) {
                          row->value ? row->value : "");
 }
 
-// Explanation, choices and default, as fresh text.
+// Returns explanation, choices and default as new text.
 static char *help_right(const Option *row) {
     const bool choice = row->kind == OPTION_CHOICE;
     return format_string("%s%s%s%s%s%s", row->help, choice ? ": " : "", choice ? row->choices : "",
@@ -510,9 +509,9 @@ static char *help_right(const Option *row) {
                          row->initial ? "]" : "");
 }
 
-// Prints words from column `at` on, in lines that begin at column `indent`.
+// Prints words from column `at` on, wrapped; new lines begin at column `indent`.
 static void print_wrapped(const char *text, int at, int indent) {
-    bool first = true; // of its line
+    bool first = true; // first word of its line
     while (*(text += strspn(text, " "))) {
         const int length = (int)strcspn(text, " ");
         if (!first && at + 1 + length > HELP_WIDTH) {
@@ -545,7 +544,7 @@ static bool is_more(const Option *row) {
     return strcmp(row->group, OPTION_GROUP_MORE) == 0;
 }
 
-// Where the explanations begin.
+// Returns the column where the explanations begin.
 static int help_column(const Options *options, bool all) {
     int column = 0;
     for (int i = 0; i < options->count; i++) {
@@ -566,7 +565,7 @@ static void print_group(const Options *options, const char *group, int column) {
     }
 }
 
-// Prints how many rows of OPTION_GROUP_MORE the program has, if it has any of its own.
+// Prints how many rows of OPTION_GROUP_MORE the program adds, if any.
 static void print_more(const Options *options) {
     int count = 0;
     for (int i = 0; i < options->count - BUILT_IN; i++) count += is_more(row_in_help(options, i));
@@ -675,13 +674,13 @@ char *options_given_text(const Options *options, OptionScope scope, const Option
 }
 
 // ---- metadata and log -------------------------------------------------------
-// The first of the names that a row has in a checkpoint, a fresh string.
+// Returns the first of a row's names in a checkpoint, as a new string.
 static char *metadata_key(const Option *row) {
     const char *keys = row->metadata_key ? row->metadata_key : options_name(row->name);
     return format_string("%.*s", (int)strcspn(keys, "|"), keys);
 }
 
-// The value under the first of a row's names that FILE has; NULL: none.
+// Returns the value under the first of a row's names that FILE has, or NULL.
 static const char *stored_text(const Option *row, const Safetensors *file) {
     const char *keys = row->metadata_key ? row->metadata_key : options_name(row->name),
                *text = NULL;
@@ -709,7 +708,7 @@ void options_set(Options *options, OptionName name, const char *text, const char
     set_from(entry_of(options, name), options_name(name), text, source);
 }
 
-// Whether the user says how long to train, which is one thing in several options.
+// Returns whether the user sets the length of training. The options of that scope count as one.
 static bool length_given(const Options *options) {
     for (int i = 0; i < options->count; i++)
         if (options->entries[i].given && options->entries[i].row->scope == OPTION_LENGTH)
@@ -729,7 +728,7 @@ void options_to_metadata(const Options *options, OptionScope scope, Metadata **r
     }
 }
 
-// Whether both say the same: lists are stored with spaces, which few type.
+// Compares texts, ignoring spaces: lists are stored with spaces, which few users type.
 static bool same_text(const char *a, const char *b) {
     for (;; a++, b++) {
         while (*a == ' ') a++;
@@ -739,8 +738,8 @@ static bool same_text(const char *a, const char *b) {
     }
 }
 
-// Takes over what PATH has of an option, which `source` names, unless the user may say otherwise
-// and does.
+// Takes the value that PATH stores for an option, unless the user sets another one and may do so.
+// `source` names the origin in messages.
 static void take_stored(Entry *entry, const char *stored, const char *path, const char *source,
                         const char *advice) {
     const Option *row = entry->row;
@@ -811,7 +810,7 @@ void options_to_json(const Options *options, JsonWriter *w) {
 }
 
 // ---- a file of options ------------------------------------------------------
-// A JSON value as the text of an option of that kind; NULL: it is of another.
+// Returns a JSON value as the text of an option of that kind, or NULL if it has another type.
 static char *text_of_json(const Json *value, OptionKind kind) {
     if (value->kind == JSON_BOOL && kind == OPTION_FLAG)
         return copy_string(value->boolean ? "true" : "false");
@@ -822,7 +821,7 @@ static char *text_of_json(const Json *value, OptionKind kind) {
     return format_string("%.*g", DBL_DECIMAL_DIG, value->number);
 }
 
-// The same; ends the program where it is of another.
+// The same; exits with an error if it has another type.
 static char *expect_text_of_json(const Json *value, const Option *row, const char *path) {
     char *text = text_of_json(value, row->kind);
     if (!text) fail("%s: \"%s\": expected %s", path, options_name(row->name), expectation(row));
@@ -832,12 +831,12 @@ static char *expect_text_of_json(const Json *value, const Option *row, const cha
 static void set_from_json(Entry *entry, const Json *value, const char *path) {
     char *text = expect_text_of_json(value, entry->row, path);
     set_from(entry, options_name(entry->row->name), text, path);
-    // As on a command line, where no flag can be false.
+    // As on the command line, where a flag cannot be set to false.
     entry->given = entry->row->kind != OPTION_FLAG || strcmp(entry->text, "true") == 0;
     free(text);
 }
 
-// The "options" of the last line of a log that has any; NULL: the text is no log.
+// Returns the last event of a log that has "options", or NULL if the text is not a log.
 static Json *config_of_log(Text log) {
     static const char key[] = "\"options\"";
     Json *config = NULL;
@@ -851,11 +850,11 @@ static Json *config_of_log(Text log) {
     return config;
 }
 
-// What a run begins with, in addition to its data.
+// Options that define the start of a run, in addition to its data.
 static const OptionName beginning[] = {OPT_INIT, OPT_AVERAGE, OPT_NONE};
 
-// Whether a name of a file does not count: the paths of its run; options of earlier versions that
-// changed no number; where a run is resumed, what it began with.
+// Returns whether to ignore a name in a file: a path of its run, an option of an earlier version
+// that changed no number, or, if a run is resumed, an option of its start.
 static bool is_passed_over(const Options *options, const char *text) {
     static const OptionName place[] = {OPT_OUTPUT, OPT_RESUME, OPT_CONFIG, OPT_NONE};
     if (strcmp(text, "zero") == 0 || strcmp(text, "ranks-file") == 0) return true;
@@ -867,7 +866,7 @@ static bool is_passed_over(const Options *options, const char *text) {
 const OptionUnsaid options_unsaid[] = {
     {OPT_OPTIMIZER, "adamw"}, {OPT_OFFSETS, "fixed"}, {OPT_PRESET, "published"}, {OPT_NONE, NULL}};
 
-// Takes over what the options of a log do not say.
+// Sets the options that the log of an earlier version does not have.
 static void take_unsaid(Options *options, const Json *stored, const char *path) {
     for (const OptionUnsaid *unsaid = options_unsaid; unsaid->name != OPT_NONE; unsaid++) {
         const char *name = options_name(unsaid->name);

@@ -9,7 +9,7 @@ const char *path_name(const char *path) {
 }
 
 char *path_directory(const char *path) {
-    const int length = (int)(path_name(path) - path); // with the slash
+    const int length = (int)(path_name(path) - path); // including the slash
     return length ? format_string("%.*s", length > 1 ? length - 1 : 1, path) : copy_string(".");
 }
 

@@ -4,16 +4,16 @@
 
 #include <stdbool.h>
 
-// What of a path comes after its last slash; all that comes before it, fresh: "." where there is no
-// slash, "/" of "/file".
+// path_name() returns the part after the last slash. path_directory() returns the part before it as
+// a new string: "." if there is no slash, "/" for "/file".
 const char *path_name(const char *path);
 char *path_directory(const char *path);
 
-// The path of a name in a directory, and of one next to a file, fresh.
+// Return the path of a name in a directory, or next to a file, as a new string.
 char *path_in(const char *directory, const char *name);
 char *path_beside(const char *file, const char *name);
 
-// Whether a name ends so: path_ends_in("x.json", ".json").
+// Returns whether a path has this suffix: path_ends_in("x.json", ".json").
 bool path_ends_in(const char *path, const char *end);
 
 #endif

@@ -18,7 +18,7 @@ typedef struct {
 
 static Pipe pipe_open(void) {
     int ends[2];
-    // Close-on-exec: the child keeps only what it is given as 0, 1 and 2.
+    // Close-on-exec: the child keeps only its descriptors 0, 1 and 2.
     if (pipe2(ends, O_CLOEXEC) != 0) fail("cannot make a pipe: %s", strerror(errno));
     return (Pipe){ends[0], ends[1]};
 }
@@ -28,13 +28,13 @@ static void close_end(int *fd) {
     *fd = -1;
 }
 
-// In the child: becomes the program, or writes errno to `failure`. Only what is safe after fork()
-// is called.
+// Runs in the child: executes the program, or writes errno to `failure`. Calls only functions that
+// are safe after fork().
 static _Noreturn void become(const char *const *arguments, const int ends[3], int failure,
                              pid_t parent) {
-    signal(SIGPIPE, SIG_DFL); // ignored here, see process_run()
-    // It must not outlive this program and continue to write. The parent may have gone before that
-    // was said.
+    signal(SIGPIPE, SIG_DFL); // the parent ignores it, see process_run()
+    // The child must not outlive this program and continue to write. The parent may have exited
+    // before prctl().
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (getppid() != parent) _exit(1);
     bool good = true;
@@ -54,7 +54,7 @@ static int wait_for(pid_t child) {
 
 // Starts the child and returns 0, or the errno of the failure.
 static int start(const char *const *arguments, Pipe in, Pipe out, Pipe errors, pid_t *child) {
-    Pipe failure = pipe_open(); // closed by exec: empty if the program runs
+    Pipe failure = pipe_open(); // closed by exec; empty if the program runs
     const pid_t parent = getpid();
     *child = fork();
     if (*child == 0)
@@ -68,15 +68,15 @@ static int start(const char *const *arguments, Pipe in, Pipe out, Pipe errors, p
     return cause;
 }
 
-// Writes what the pipe takes; closes it at the end of the input, or when the child closed its end:
-// whether that was an error its exit code will say.
+// Writes as much as the pipe takes. Closes it at the end of the input, or if the child closed its
+// end. The child's exit code tells whether that was an error.
 static void feed(int *fd, Text input, size_t *sent) {
     const ssize_t written = write(*fd, input.data + *sent, input.size - *sent);
     if (written > 0) *sent += (size_t)written;
     if (*sent == input.size || (written < 0 && errno != EAGAIN && errno != EINTR)) close_end(fd);
 }
 
-// Reads what is available; closes the pipe at its end.
+// Reads what is available. Closes the pipe at end of file.
 static void drain(int *fd, Bytes *bytes) {
     const ssize_t got = read(*fd, bytes_reserve(bytes, READ_SIZE), READ_SIZE);
     if (got > 0) bytes->size += (size_t)got;
@@ -89,13 +89,13 @@ static void keep_end(Bytes *bytes, size_t size) {
     bytes->size = size;
 }
 
-// Feeds and reads side by side, so that neither program waits for the other with its pipe full.
+// Writes and reads concurrently, so that neither program waits for the other with a full pipe.
 static void converse(int in, int out, int errors, Text input, ProcessResult *result) {
     size_t sent = 0;
     fcntl(in, F_SETFL, O_NONBLOCK);
     if (input.size == 0) close_end(&in);
     while (out >= 0 || errors >= 0) {
-        // poll() passes over an fd of -1.
+        // poll() ignores an fd of -1.
         struct pollfd ends[3] = {{in, POLLOUT, 0}, {out, POLLIN, 0}, {errors, POLLIN, 0}};
         if (poll(ends, 3, -1) < 0) {
             if (errno == EINTR) continue;
@@ -123,7 +123,7 @@ ProcessResult process_run(const char *const *arguments, Text input) {
         close_end(&errors.read);
         return result;
     }
-    // A child that ends early must not end this program: its write then fails with EPIPE.
+    // A child that exits early must not end this program: a write to it then fails with EPIPE.
     struct sigaction ignore = {.sa_handler = SIG_IGN}, before;
     sigaction(SIGPIPE, &ignore, &before);
     converse(in.write, out.read, errors.read, input, &result);

@@ -1,4 +1,4 @@
-// A program run as a child, fed and read through pipes, never through a shell.
+// Runs a program as a child process, with input and output through pipes and without a shell.
 #ifndef BASE_PROCESS_H
 #define BASE_PROCESS_H
 
@@ -7,13 +7,13 @@
 
 typedef struct {
     int start_error; // errno if the program could not be started, else 0
-    int exit_code;   // 128 + number of the signal that ended it
-    Bytes output;    // what it wrote to standard output
-    Bytes errors;    // the end of what it wrote to standard error
+    int exit_code;   // 128 + signal number if a signal ended it
+    Bytes output;    // its standard output
+    Bytes errors;    // the end of its standard error
 } ProcessResult;
 
-// Runs arguments[0], looked up in PATH, with `input` on its standard input until it ends.
-// `arguments` ends in NULL. If this program ends first, however it ends, the child is killed.
+// Runs arguments[0], looked up in PATH, with `input` on its standard input and waits until it ends.
+// `arguments` ends in NULL. If this program ends first, for any reason, the child is killed.
 ProcessResult process_run(const char *const *arguments, Text input);
 void process_result_free(ProcessResult *result);
 

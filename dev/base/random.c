@@ -8,7 +8,7 @@ Random random_stream(uint64_t seed, RandomPurpose purpose, uint32_t a, uint32_t 
 }
 
 void random_seek(Random *r, uint64_t normals) {
-    r->counter[0] = (uint32_t)normals; // each takes one block of four numbers
+    r->counter[0] = (uint32_t)normals; // each uses one block of four numbers
     r->used = 4;
 }
 
@@ -27,7 +27,7 @@ static uint64_t random_u64(Random *r) {
 }
 
 uint64_t random_below(Random *r, uint64_t bound) {
-    // The lowest 2^64 mod bound numbers are refused, so that every residue is left equally often.
+    // Rejects the lowest 2^64 mod bound numbers, so that every residue is equally likely.
     const uint64_t refused = (UINT64_MAX - bound + 1) % bound;
     uint64_t x = random_u64(r);
     while (x < refused) x = random_u64(r);

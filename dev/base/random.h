@@ -7,20 +7,20 @@
 #include <stddef.h>
 #include <stdint.h>
 
-// What the numbers are for: streams of one seed never meet.
+// What the numbers are used for. Streams of one seed never overlap.
 typedef enum {
     RANDOM_INIT,
     RANDOM_SHUFFLE,
     RANDOM_DROPOUT,
     RANDOM_SAMPLE,
     RANDOM_TEST,
-    RANDOM_MASK,       // of training
-    RANDOM_MASK_FIXED, // of validation and test
-    RANDOM_OFFSET = 8, // 7 was another one, and numbers stay what they are
+    RANDOM_MASK,       // training
+    RANDOM_MASK_FIXED, // validation and test
+    RANDOM_OFFSET = 8, // 7 was another purpose; the numbers must not change
     RANDOM_RECALL
 } RandomPurpose;
 
-// One block of four numbers.
+// Computes one block of four numbers.
 static inline void philox4x32(const uint32_t counter[4], const uint32_t key[2], uint32_t out[4]) {
     uint32_t c0 = counter[0], c1 = counter[1], c2 = counter[2], c3 = counter[3], k0 = key[0],
              k1 = key[1];
@@ -39,15 +39,14 @@ static inline void philox4x32(const uint32_t counter[4], const uint32_t key[2], 
     out[3] = c3;
 }
 
-// A stream of numbers: (seed, purpose, a, b) name it, and it starts at its beginning.
+// A stream of numbers, identified by (seed, purpose, a, b).
 typedef struct {
     uint32_t key[2], counter[4], block[4];
     int used; // numbers taken from `block`
 } Random;
 
 Random random_stream(uint64_t seed, RandomPurpose purpose, uint32_t a, uint32_t b);
-void random_seek(Random *r,
-                 uint64_t normals); // to where so many random_normal() leave the stream (mod 2^32)
+void random_seek(Random *r, uint64_t normals); // state after that many random_normal() (mod 2^32)
 uint32_t random_u32(Random *r);
 uint64_t random_below(Random *r, uint64_t bound); // uniform in [0, bound), without bias; bound >= 1
 double random_uniform(Random *r);                 // uniform in [0, 1), 53 bits

@@ -1,5 +1,5 @@
 // The floating-point type of parameters, activations and gradients on the CPU: float, or double in
-// the build that the gradient checks use (-DREAL_IS_DOUBLE).
+// the build for gradient checks (-DREAL_IS_DOUBLE).
 #ifndef BASE_REAL_H
 #define BASE_REAL_H
 

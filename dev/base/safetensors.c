@@ -13,17 +13,17 @@
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__,
                "tensors are read and written as they lie in memory");
 
-enum { LENGTH_BYTES = 8, HEADER_MAX = 100000000 }; // the format's own limit
+enum { LENGTH_BYTES = 8, HEADER_MAX = 100000000 }; // limit of the format
 
-// The metadata of a file that this program wrote begin with the header's checksum, in which its own
-// digits count as zeros. "checksum.NAME" is that of a tensor's bytes.
+// Metadata written by this program begins with the header's checksum, computed with its own digits
+// as zeros. "checksum.NAME" is the checksum of a tensor's bytes.
 #define CHECKSUM_KEY "checksum"
 #define CHECKSUM_ZEROS "0000000000000000"
 static const char checksum_prefix[] = CHECKSUM_KEY ".";
 static const char header_start[] = "{\"__metadata__\":{\"" CHECKSUM_KEY "\":\"";
 enum {
     DIGITS = sizeof(CHECKSUM_ZEROS) - 1,
-    DIGITS_BEGIN = LENGTH_BYTES + sizeof(header_start) - 1 // in the file
+    DIGITS_BEGIN = LENGTH_BYTES + sizeof(header_start) - 1 // offset in the file
 };
 
 static void write_digits(uint64_t checksum, char digits[DIGITS + 1]) {
@@ -32,21 +32,21 @@ static void write_digits(uint64_t checksum, char digits[DIGITS + 1]) {
 
 static const struct {
     const char *name;
-    size_t width; // bytes an element
+    size_t width; // bytes per element
 } types[] = {[TENSOR_F64] = {"F64", 8},   [TENSOR_F32] = {"F32", 4},  [TENSOR_F16] = {"F16", 2},
              [TENSOR_BF16] = {"BF16", 2}, [TENSOR_I64] = {"I64", 8},  [TENSOR_I32] = {"I32", 4},
              [TENSOR_U8] = {"U8", 1},     [TENSOR_BOOL] = {"BOOL", 1}};
 enum { TYPE_COUNT = sizeof(types) / sizeof(*types) };
 
 // ---- reader -----------------------------------------------------------------
-// What a tensor's part of the header is read with.
+// The context for reading one tensor's part of the header.
 typedef struct {
     const char *path, *name; // for messages
     const unsigned char *data;
-    size_t size; // of all tensors
+    size_t size; // of the data of all tensors
 } Section;
 
-// A member of a tensor's header: an array of at most `max` integers. Returns their number.
+// Reads a member of a tensor's header, an array of at most `max` integers. Returns their number.
 static int read_integers(const Section *section, const Json *header, const char *key, int max,
                          int64_t *out) {
     const Json *array = json_find(header, key);
@@ -57,7 +57,7 @@ static int read_integers(const Section *section, const Json *header, const char 
              section->name, key, array->count, max);
     for (size_t i = 0; i < array->count; i++) {
         const double number = array->items[i].number;
-        // 2^53: from here on a double, and thus JSON, is not exact.
+        // From 2^53 on a double, and thus JSON, is not exact.
         if (array->items[i].kind != JSON_NUMBER || !(number >= 0 && number < 0x1p53) ||
             number != floor(number))
             fail("%s: tensor \"%s\": \"%s\": expected integers from 0 to 2^53", section->path,
@@ -108,7 +108,7 @@ static Tensor read_tensor(const Section *section, const Json *header) {
     return tensor;
 }
 
-// The tensor whose checksum a row of the metadata is; NULL: it is another row.
+// Returns the tensor whose checksum this metadata key holds, or NULL for another key.
 static const char *checksum_name(const char *key) {
     const size_t length = sizeof(checksum_prefix) - 1;
     return strncmp(key, checksum_prefix, length) == 0 ? key + length : NULL;
@@ -135,7 +135,7 @@ static void compare_checksums(const char *path, const char *what, uint64_t found
         fail("%s: is damaged: the checksum of %s is %s, expected %s", path, what, digits, expected);
 }
 
-// Whether the header has a checksum of its own, which must be right.
+// Returns whether the header has a checksum of its own. Exits with an error if it is wrong.
 static bool check_header(const FileMap *file, size_t length) {
     if (length < DIGITS_BEGIN + DIGITS - LENGTH_BYTES ||
         memcmp(file->data + LENGTH_BYTES, header_start, sizeof(header_start) - 1) != 0)
@@ -167,14 +167,14 @@ static void check_tensors(const Safetensors *file, const Json *metadata) {
     }
 }
 
-// In the order of the data; where two start together, one of them is empty and goes first.
+// Sorts by position of the data. If two begin at the same byte, one is empty and comes first.
 static int compare_tensors(const void *a, const void *b) {
     const Tensor *x = a, *y = b;
     if (x->data != y->data) return (const char *)x->data < (const char *)y->data ? -1 : 1;
     return (x->count > y->count) - (x->count < y->count);
 }
 
-// The tensors, in the order of the data, must fill it.
+// Checks that the tensors, in the order of the data, fill it exactly.
 static void check_layout(const Safetensors *file, const Section *section) {
     size_t end = 0;
     for (int i = 0; i < file->tensor_count; i++) {
@@ -190,7 +190,7 @@ static void check_layout(const Safetensors *file, const Section *section) {
         fail("%s: the tensors take %zu bytes, the file has %zu", section->path, end, section->size);
 }
 
-// The header's length, checked against the file.
+// Returns the header's length, checked against the size of the file.
 static size_t read_header_length(const FileMap *file) {
     static const char pointer[] = "version https://git-lfs";
     uint64_t length;
@@ -207,7 +207,7 @@ static size_t read_header_length(const FileMap *file) {
     return (size_t)length;
 }
 
-// Reads what is mapped.
+// Reads a mapped file.
 static Safetensors *open_map(FileMap map) {
     Safetensors *file = allocate(1, sizeof(Safetensors), "a safetensors file");
     const char *path = map.path;
@@ -237,7 +237,7 @@ static Safetensors *open_map(FileMap map) {
     return file;
 }
 
-// A file of an index, by its name; opened where no tensor before was in it.
+// Returns a file of an index by its name, and opens it on first use.
 static const Safetensors *part_of(Safetensors *index, const Json *name) {
     const char *path = index->file.path;
     if (name->kind != JSON_STRING || strchr(name->string, '/') || !*name->string)
@@ -316,7 +316,7 @@ void tensor_replace(Tensor *tensor, int64_t first, real *data) {
     tensor->data = tensor->own = data;
 }
 
-// By name; of one name, in the order of the data.
+// Sorts by name; equal names by position of the data.
 static int compare_names(const void *a, const void *b) {
     const Tensor *x = *(const Tensor *const *)a, *y = *(const Tensor *const *)b;
     const int order = strcmp(x->name, y->name);
@@ -346,7 +346,7 @@ const char *safetensors_metadata(const Safetensors *file, const char *key) {
     return NULL;
 }
 
-// The metadata's text; ends the program if there is none.
+// Returns a metadata value; exits with an error if it is missing.
 static const char *needed_metadata(const Safetensors *file, const char *key) {
     const char *text = safetensors_metadata(file, key);
     if (!text) fail("%s: metadata has no %s", file->file.path, key);
@@ -400,8 +400,8 @@ static double bfloat16_value(uint16_t bits) {
     return (double)value;
 }
 
-// Element i of a floating-point tensor. A double holds all of them exactly. memcpy, as data may be
-// unaligned.
+// Returns element i of a floating-point tensor. A double holds all types exactly. Uses memcpy
+// because the data may be unaligned.
 static double element(const Tensor *tensor, size_t i) {
     const unsigned char *at = (const unsigned char *)tensor->data + i * types[tensor->type].width;
     double f64;
@@ -466,11 +466,11 @@ void tensor_read_int32(const Safetensors *file, const Tensor *tensor, int32_t *o
 static size_t source_count(const TensorSource *tensor) {
     size_t count = 1;
     for (int i = 0; i < tensor->rank; i++)
-        count *= (size_t)tensor->shape[i]; // fits, as the values are in memory
+        count *= (size_t)tensor->shape[i]; // cannot overflow: the values are in memory
     return count;
 }
 
-// Appends a tensor's entry, whose data starts at byte `begin`; returns where it ends.
+// Appends the entry of a tensor whose data begins at byte `begin`; returns where the data ends.
 static size_t write_entry(JsonWriter *w, const TensorSource *tensor, size_t begin) {
     const size_t end = begin + source_count(tensor) * sizeof(float);
     json_open(w, tensor->name, '{');
@@ -486,8 +486,8 @@ static size_t write_entry(JsonWriter *w, const TensorSource *tensor, size_t begi
     return end;
 }
 
-// The values as they are stored, a block after the other, to `out` and into the checksum; either
-// may be NULL.
+// Writes the values as they are stored, block by block, to `out` and into the checksum; either may
+// be NULL.
 static void write_values(const TensorSource *tensor, AtomicFile *out, Checksum *checksum) {
     enum { BLOCK = 1024 };
     float block[BLOCK];

@@ -1,4 +1,4 @@
-// The safetensors file format: 8 bytes little-endian header length, a JSON header, raw tensors.
+// The safetensors file format: an 8-byte little-endian header length, a JSON header, raw tensors.
 // https://github.com/huggingface/safetensors
 #ifndef BASE_SAFETENSORS_H
 #define BASE_SAFETENSORS_H
@@ -31,55 +31,56 @@ typedef struct {
     int rank;
     int64_t shape[TENSOR_MAX_RANK];
     size_t count;     // elements
-    const void *data; // little-endian, perhaps unaligned
-    void *own;        // the same where it is not in the file; NULL
+    const void *data; // little-endian, may be unaligned
+    void *own;        // equals `data` if that is not in the file; else NULL
 } Tensor;
 
 typedef struct Safetensors {
     FileMap file;
     Tensor *tensors;  // (tensor_count) in the order of the data
-    Tensor **by_name; // (tensor_count) in the order of the names
+    Tensor **by_name; // (tensor_count) sorted by name
     int tensor_count;
     Metadata *metadata;
     int metadata_count;
     bool has_checksums;
-    struct Safetensors **parts; // (part_count) the files that an index names; NULL: it is one file
+    struct Safetensors **parts; // (part_count) the files of an index; NULL: a single file
     int part_count;
 } Safetensors;
 
-// Maps PATH and checks everything before it is used: header length, JSON, types, shapes (product
-// overflow), offsets inside the file, no overlap and no hole, sizes that match type and shape, and
-// the checksums of header and tensors where the file has them. Ends the program otherwise.
-// An index (its name ends in SAFETENSORS_INDEX) opens all the files next to it whose tensors it
-// lists.
+// Maps PATH and checks everything before use: header length, JSON, types, shapes (product
+// overflow), offsets inside the file without overlaps or holes, sizes that match type and shape,
+// and the checksums of header and tensors if the file has them. Exits with an error if a check
+// fails.
+// For an index (its name ends in SAFETENSORS_INDEX), opens all the files next to it that it lists.
 Safetensors *safetensors_open(const char *path);
-Safetensors *safetensors_try_open(const char *path); // the same; NULL if there is no such file
+Safetensors *safetensors_try_open(const char *path); // the same; NULL if it does not exist
 void safetensors_close(Safetensors *file);
 
-// Gives a tensor another first dimension and other data: fresh memory, which it takes over.
+// Replaces the first dimension and the data of a tensor. Takes ownership of `data`.
 void tensor_replace(Tensor *tensor, int64_t first, real *data);
 
-// Orders by_name again, for code that renames tensors.
+// Sorts by_name again. For code that renames tensors.
 void safetensors_index(Safetensors *file);
 
 const Tensor *safetensors_find(const Safetensors *file, const char *name);  // NULL: none
 const char *safetensors_metadata(const Safetensors *file, const char *key); // NULL: none
 
-// A finite number of the metadata; ends the program if it is missing or not one.
+// Returns a finite number from the metadata; exits with an error if it is missing or invalid.
 double safetensors_number(const Safetensors *file, const char *key);
 
-// An integer of the metadata; ends the program if it is missing or outside min .. max.
+// Returns an integer from the metadata; exits with an error if it is missing or outside min .. max.
 int64_t safetensors_integer(const Safetensors *file, const char *key, int64_t min, int64_t max);
 
-size_t tensor_bytes(const Tensor *tensor); // of its data
+size_t tensor_bytes(const Tensor *tensor); // size of its data
 
-// Converts all elements. tensor_read_real takes F64, F32, F16, BF16; tensor_read_int32 takes I32,
-// I64 (range checked). Another type ends the program, naming file and tensor.
+// Convert all elements. tensor_read_real() and tensor_read_double() accept F64, F32, F16 and BF16;
+// tensor_read_int32() accepts I32 and I64 (range checked). On another type they exit with an error
+// that names file and tensor.
 void tensor_read_real(const Safetensors *file, const Tensor *tensor, real *out);
 void tensor_read_double(const Safetensors *file, const Tensor *tensor, double *out);
 void tensor_read_int32(const Safetensors *file, const Tensor *tensor, int32_t *out);
 
-// One tensor to be written, from `real` values, always as F32.
+// A tensor to be written, from `real` values, always as F32.
 typedef struct {
     const char *name;
     int rank;
@@ -87,9 +88,9 @@ typedef struct {
     const real *data;
 } TensorSource;
 
-// Writes PATH atomically (file.h): tensors in the order given, metadata strings under
-// "__metadata__", and there the checksums (checksum.h) of the header, "checksum", and of each
-// tensor's bytes, "checksum.NAME". Reading checks these, and leaves them out of the metadata.
+// Writes PATH atomically (file.h): the tensors in the given order, and under "__metadata__" the
+// metadata strings and the checksums (checksum.h) of the header, "checksum", and of each tensor's
+// bytes, "checksum.NAME". Reading verifies these and removes them from the metadata.
 void safetensors_write(const char *path, const TensorSource *tensors, int tensor_count,
                        const Metadata *metadata, int metadata_count);
 

@@ -1,4 +1,4 @@
-// The smaller and the larger of two sizes, and the next multiple of one.
+// The smaller and the larger of two sizes, and rounding up to a multiple.
 #ifndef BASE_SIZES_H
 #define BASE_SIZES_H
 

@@ -1,23 +1,23 @@
-// What asks the program to stop at the next good place: SIGINT, SIGTERM, SIGHUP, SIGUSR1 and
-// SIGUSR2, of which the second one of a kind ends it at once, SIGXCPU, and standard output that
-// nobody reads any more.
+// Requests to stop the program at the next suitable point: SIGINT, SIGTERM, SIGHUP, SIGUSR1 and
+// SIGUSR2 (the second signal of a kind ends the program immediately), SIGXCPU, and standard output
+// that nobody reads any more.
 #ifndef BASE_STOP_H
 #define BASE_STOP_H
 
 #include <stdbool.h>
 
-// From here on signals ask. SIGHUP stays ignored where it was (nohup). SIGPIPE is ignored: that a
-// pipe is closed is an error of write().
+// Installs the signal handlers. SIGHUP stays ignored if it was (nohup). SIGPIPE is ignored, so that
+// write() to a closed pipe fails with an error.
 void stop_install(void);
 
-// From here on a signal ends a read() that waits, with EINTR; or, as at first, does not. For as
-// long as input is read: a write() would end, too.
+// Sets whether a signal interrupts a blocking read() with EINTR; initially it does not. Enable this
+// only while input is read: it would interrupt a write(), too.
 void stop_interrupts(bool interrupts);
 
-// Asks as if that signal had come.
+// Requests a stop as if that signal had arrived.
 void stop_request(int number);
 
-// 0, or the signal that came first.
+// Returns 0, or the signal that arrived first.
 int stop_requested(void);
 
 #endif

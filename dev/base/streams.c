@@ -10,7 +10,7 @@
 #include <unistd.h>
 
 void streams_open(void) {
-    // open() takes the lowest number that is free.
+    // open() returns the lowest free descriptor.
     for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; fd++)
         if (fcntl(fd, F_GETFD) < 0 && open("/dev/null", O_RDWR) != fd)
             fail("/dev/null: cannot open: %s", strerror(errno));
@@ -36,8 +36,8 @@ Bytes streams_read(int fd, const char *name) {
     return all;
 }
 
-// Bytes of the control character that the text begins with: C0 but for white space, DEL, C1; 0:
-// none.
+// Returns the size of the control character at the start of the text (C0 except white space, DEL,
+// C1), or 0 if there is none.
 static size_t control_size(const char *text, size_t size) {
     const unsigned char first = (unsigned char)text[0],
                         second = size > 1 ? (unsigned char)text[1] : 0;
@@ -61,7 +61,7 @@ void streams_show(const char *text, size_t size) {
 int streams_error(void) {
     errno = 0;
     const bool good = fflush(stdout) == 0 && !ferror(stdout);
-    const int cause = errno ? errno : EIO; // 0: an earlier write failed, whose cause is gone
+    const int cause = errno ? errno : EIO; // 0: an earlier write failed and its cause is lost
     clearerr(stdout);
     return good ? 0 : cause;
 }

@@ -5,25 +5,24 @@
 #include "bytes.h"
 #include <stddef.h>
 
-// What main() calls first: opens /dev/null in the place of each of the three that is closed, so
-// that no file of the program takes its number and is written what was meant for a terminal.
+// Opens /dev/null for each of the three that is closed, so that no file of the program gets its
+// descriptor and receives output meant for a terminal. main() calls this first.
 void streams_open(void);
 
-// From here on nothing that is printed to standard output is seen.
+// Discards everything that is printed to standard output from now on.
 void streams_silence(void);
 
-// Writes out what was printed; 0, or the errno with which standard output refused some of it.
+// Flushes standard output. Returns 0, or the errno of a failed write.
 int streams_error(void);
 
-// The same, ending the program where it is refused (a full disk).
+// The same; exits with an error if a write failed (a full disk).
 void streams_flush(void);
 
-// All that can be read from an open file, or what came before a signal asked to stop (stop.h); the
-// name is for errors.
+// Reads an open file to its end, or until a signal requests a stop (stop.h). `name` is for errors.
 Bytes streams_read(int fd, const char *name);
 
-// Text that a model wrote, to standard output: as it is, but for control characters that a terminal
-// would obey, which it has as U+FFFD. No character is cut.
+// Prints text written by a model to standard output. On a terminal, control characters that it
+// would obey are printed as U+FFFD. The text must not split a character.
 void streams_show(const char *text, size_t size);
 
 #endif

@@ -15,7 +15,8 @@ int terminal_columns(FILE *out) {
     return (known ? size.ws_col : 80) - 1;
 }
 
-// Where a line of so many columns ends: at a gap after its first `from` bytes; NULL: it is whole.
+// Returns where to break a line longer than `columns`: at a gap after its first `from` bytes. NULL:
+// the line is not broken.
 static const char *find_break(const char *line, const char *gap, size_t from, size_t columns) {
     const size_t size = strlen(line);
     if (size <= columns || from > size) return NULL;

@@ -17,7 +17,7 @@ TextItem text_next(Text text, size_t *at, Text *word) {
         *at = i;
         return TEXT_WORD;
     }
-    // size + 1 says that the last line, which has no newline, was ended as well.
+    // *at = size + 1: the end of the last line, which has no newline, was returned as well.
     if (i < text.size || (i == text.size && i > 0 && text.data[i - 1] != '\n')) {
         *at = i + 1;
         return TEXT_LINE_END;
@@ -61,7 +61,8 @@ TextCounts text_count(Text text) {
 }
 
 // ---- comparing --------------------------------------------------------------
-// Behind what both end in, each byte of `made` is taken where the line first has it.
+// Removes the common suffix, then matches each byte of `made` in turn at its first occurrence in
+// the line. Returns the number of unmatched bytes of the line.
 static size_t line_lost(Text line, Text made) {
     size_t found = 0;
     while (line.size > 0 && made.size > 0 && line.data[line.size - 1] == made.data[made.size - 1]) {
@@ -84,7 +85,7 @@ size_t text_lost(Text text, Text made) {
 }
 
 // ---- cutting ----------------------------------------------------------------
-// The last place p in (from, to] with `c` before it; 0: none.
+// Returns the last position p in (from, to] with `c` before it, or 0.
 static size_t place_after(const char *data, char c, size_t from, size_t to) {
     const char *last = memrchr(data + from, c, to - from);
     return last ? (size_t)(last - data) + 1 : 0;
@@ -112,7 +113,7 @@ void text_split(Text text, Text parts[3]) {
 
 // ---- UTF-8 ------------------------------------------------------------------
 
-// Bytes of the character that begins with this one; 0: none does.
+// Returns the length of a character that begins with this byte, or 0 if none does.
 static size_t length_of(unsigned char lead) {
     if (lead < 0x80) return 1;
     return lead < 0xc2 ? 0 : lead < 0xe0 ? 2 : lead < 0xf0 ? 3 : lead < 0xf5 ? 4 : 0;

@@ -10,15 +10,15 @@
 #include <unistd.h>
 
 #ifdef _OPENMP
-// libgomp counts looks, libomp milliseconds. With fewer looks an idle machine is slower
-// (dev/bench/busy.py).
+// How long threads spin: libgomp counts iterations, libomp milliseconds. With fewer iterations an
+// idle machine is slower (dev/bench/busy.py).
 static const char gomp_looks[] = "30000", kmp_milliseconds[] = "1";
-// libomp also yields while it spins, which gives a whole slice of the core away: 2 lets it do so
-// only where threads outnumber cores.
+// libomp also yields while it spins, which gives away a whole time slice. 2 makes it yield only if
+// threads outnumber cores.
 static const char kmp_yield[] = "2";
 
-// Where the user binds threads (OMP_PROC_BIND), the library has bound this one, before main: lets
-// it run in all places again, so that a program that it executes finds them.
+// If the user binds threads (OMP_PROC_BIND), the library has bound this one before main. Lets it
+// run in all places again, so that the program executed next finds them.
 static void leave_place(void) {
     if (omp_get_proc_bind() == omp_proc_bind_false) return;
     cpu_set_t cores;
@@ -41,7 +41,7 @@ void threads_wait_briefly(char **argv) {
     for (size_t i = 0; i < sizeof(policies) / sizeof(policies[0]); i++)
         if (getenv(policies[i])) return;
     const char *preloaded = getenv("LD_PRELOAD");
-    if (preloaded && strstr(preloaded, "vgpreload")) return; // valgrind would not follow
+    if (preloaded && strstr(preloaded, "vgpreload")) return; // valgrind would not follow the exec
     if (setenv("GOMP_SPINCOUNT", gomp_looks, 1) != 0 ||
         setenv("KMP_BLOCKTIME", kmp_milliseconds, 1) != 0 ||
         setenv("KMP_USE_YIELD", kmp_yield, 0) != 0)
@@ -54,7 +54,7 @@ void threads_wait_briefly(char **argv) {
 }
 
 #ifdef _OPENMP
-// The core that is number `n` of a set.
+// Returns core number `n` of a set.
 static int core_of(const cpu_set_t *cores, int n) {
     int core = 0;
     while (!CPU_ISSET(core, cores) || n-- > 0) core++;
@@ -70,13 +70,13 @@ void threads_bind(void) {
         CPU_COUNT(&cores) != omp_get_max_threads())
         return;
     const int count = CPU_COUNT(&cores),
-              first = (int)getpid() % count; // main threads of runs are apart, too
+              first = (int)getpid() % count; // separates the main threads of runs, too
 #pragma omp parallel
     {
         cpu_set_t own;
         CPU_ZERO(&own);
         CPU_SET(core_of(&cores, (first + omp_get_thread_num()) % count), &own);
-        sched_setaffinity(0, sizeof(own), &own); // where it fails, the thread stays where it was
+        sched_setaffinity(0, sizeof(own), &own); // on failure the thread stays unbound
     }
 #endif
 }
@@ -104,8 +104,8 @@ void threads_settle(void) {
 }
 
 #if defined(_OPENMP) && defined(__linux__) && !defined(__GLIBC__)
-// GCC's OpenMP library as distributions with glibc have it asks for these, and musl has none: so
-// that a program of musl can be linked with it (make static).
+// GCC's OpenMP library, as built by distributions with glibc, needs these functions, which musl
+// lacks. They allow a musl program to be linked with it (make static).
 #include <errno.h>
 #include <pthread.h>
 #include <unistd.h>
@@ -115,7 +115,7 @@ __attribute__((weak)) long __sysconf(int name) {
     return sysconf(name);
 }
 
-// OMP_PROC_BIND and OMP_PLACES place no thread.
+// OMP_PROC_BIND and OMP_PLACES have no effect.
 int pthread_attr_setaffinity_np(pthread_attr_t *attributes, size_t size, const cpu_set_t *set);
 __attribute__((weak)) int pthread_attr_setaffinity_np(pthread_attr_t *attributes, size_t size,
                                                       const cpu_set_t *set) {

@@ -6,10 +6,10 @@
 #include "vector_math.h"
 #include <stdlib.h>
 
-enum { PIECE = 512 }; // elements computed at a time, on their way to what the product reads
+enum { PIECE = 512 }; // elements computed before they are stored for the product
 
-// The tanh form is x s(2u), as (1 + tanh u) / 2 = s(2u), the logistic function, with
-// 2u = sqrt(8 / pi) (x + 0.044715 x^3).
+// The tanh form equals x s(2u), because (1 + tanh u) / 2 = s(2u), where s is the logistic function
+// and 2u = sqrt(8 / pi) (x + 0.044715 x^3).
 static const real SLOPE = (real)1.5957691216057308, CUBE = (real)0.044715;
 
 TILE_INLINE TileVector logistic(TileVector x) {
@@ -43,13 +43,13 @@ TILE_INLINE TileVector slope_at(TileVector x, ActivationKind kind) {
     }
     const TileVector square = x * x, s = logistic(SLOPE * x * (1 + CUBE * square));
     const TileVector slope = s + x * s * (1 - s) * (SLOPE * (1 + 3 * CUBE * square));
-    // So far out, s is 0 or 1 and the square may be infinite.
+    // For such large |x|, s is 0 or 1 and the square may be infinite.
     const TileBits far = square > 1000;
     return (TileVector)(((TileBits)limit & far) | ((TileBits)slope & ~far));
 }
 
-// Elements i to min(i + TILE_LANES, n) of y = f(x + bias), bias NULL: none; y may be x. With dy of
-// dx = dy f'(x + bias), and y where it is not NULL.
+// Elements i to min(i + TILE_LANES, n) of y = f(x + bias); bias may be NULL, and y may be x. The
+// backward function computes dx = dy f'(x + bias), and y unless it is NULL.
 TILE_INLINE void vector_forward(real *y, const real *x, const real *bias, ActivationKind kind,
                                 size_t i, size_t n) {
     TileVector at = row_get(x, i, n);
@@ -65,7 +65,7 @@ TILE_INLINE void vector_backward(real *dx, real *y, const real *dy, const real *
     if (y) row_put(y, i, n, activate(at, kind));
 }
 
-// All n elements. A constant tells the compiler that a vector is whole.
+// All n elements. The constant length tells the compiler that a vector is full.
 TILE_INLINE void all_forward(real *y, const real *x, const real *bias, ActivationKind kind,
                              size_t n) {
     size_t i = 0;
@@ -82,7 +82,7 @@ TILE_INLINE void all_backward(real *dx, real *y, const real *dy, const real *x, 
     if (i < n) vector_backward(dx, y, dy, x, bias, kind, i, n);
 }
 
-// The same with the kind as a constant.
+// The same with the kind as a compile-time constant.
 static void piece_forward(real *y, const real *x, const real *bias, ActivationKind kind, size_t n) {
     switch (kind) {
     case GELU_ERF:
@@ -129,9 +129,9 @@ static void piece_backward(real *dx, real *y, const real *dy, const real *x, con
 }
 
 // ---- SwiGLU -----------------------------------------------------------------
-// Of each row the n gates x come first, then the n numbers `up` that they let through.
+// Each row holds n gates x, then the n numbers `up` that they multiply.
 
-// y = SiLU(gate + bias) * (up + up_bias), n elements; y may be `gate`. Biases NULL: none.
+// y = SiLU(gate + bias) * (up + up_bias), n elements; y may be `gate`. Both biases may be NULL.
 static void gated_forward(real *y, const real *gate, const real *up, const real *bias,
                           const real *up_bias, size_t n) {
     for (size_t i = 0; i < n; i += TILE_LANES) {
@@ -141,7 +141,7 @@ static void gated_forward(real *y, const real *gate, const real *up, const real 
     }
 }
 
-// The gradients to gate and up from dy, and y where it is not NULL.
+// The gradients to gate and up from dy, and y unless it is NULL.
 static void gated_backward(real *dgate, real *dup, real *y, const real *dy, const real *gate,
                            const real *up, const real *bias, const real *up_bias, size_t n) {
     for (size_t i = 0; i < n; i += TILE_LANES) {

@@ -7,7 +7,7 @@
 #include <string.h>
 #include <tgmath.h>
 
-enum { PIECE = RANKS_PIECE }; // elements that a thread takes at a time
+enum { PIECE = RANKS_PIECE }; // elements that a thread processes at a time
 
 void parameter_state_carve(ParameterState *state, Arena *arena, bool training) {
     const size_t total = state->table.total;
@@ -29,7 +29,7 @@ real *parameter_state_array(const ParameterState *state, ModelArray which) {
                             [MODEL_GRADIENTS] = state->gradients,
                             [MODEL_FIRST_MOMENT] = state->first_moment,
                             [MODEL_SECOND_MOMENT] = state->second_moment};
-    assert(arrays[which]); // only values without training
+    assert(arrays[which]); // without training, only values exist
     return arrays[which];
 }
 
@@ -53,13 +53,13 @@ double gradient_norm(const ParameterState *state) {
     return sqrt(sum);
 }
 
-// What is the same for all elements, with the bias corrections worked in:
-// m^ / (sqrt(v^) + eps) = rate m / (sqrt(v) root + eps), root = 1 / sqrt(1 - b2^t), rate = 1 / (1 -
-// b1^t).
+// Coefficients of all elements, with the bias corrections folded in:
+// m^ / (sqrt(v^) + eps) = rate m / (sqrt(v) root + eps),
+// root = 1 / sqrt(1 - b2^t), rate = 1 / (1 - b1^t).
 typedef struct {
     real gradient_scale, beta1, rest1, beta2, rest2; // rest = 1 - beta
-    real rate, root, epsilon, decay;                 // rate and decay times the learning rate
-    real l2;                                         // times x, added to the gradient
+    real rate, root, epsilon, decay;                 // rate and decay include the learning rate
+    real l2;                                         // l2 x is added to the gradient
 } Coefficients;
 
 static void update_piece(real *restrict x, real *restrict g, real *restrict m, real *restrict v,

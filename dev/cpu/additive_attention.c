@@ -1,6 +1,6 @@
 // Causal, windowed additive attention (Wu et al., "Fastformer: Additive Attention Can Be All You
-// Need", 2021, made causal and windowed), whose cost is linear in the sequence length. Per head,
-// with rows (T, D):
+// Need", 2021, made causal and windowed). Its cost is linear in the sequence length. Per head, with
+// rows (T, D):
 //
 //   y = dropout(pool(dropout(pool(q, w_q)) * k, w_k)) * v                  * is elementwise
 //   pool(x, w)_i = sum over j in W(i) of e_j x'_j / (sum of e_j + sink)
@@ -8,10 +8,10 @@
 //     e_j = exp(rescale/D x'_j . w'), 0 where j is padding
 //     x' = (x - mean) / (deviation + 1e-5), w' likewise
 //
-// With plain scores e_j = exp(x_j . w / sqrt(D)), and x itself is pooled. Nothing bounds those, so
-// their sums have a running maximum (exp_window.h).
+// With plain scores e_j = exp(x_j . w / sqrt(D)), and x itself is pooled. These scores are
+// unbounded, so their sums keep a running maximum (exp_window.h).
 //
-// The result is projected, or joins the residual stream: out = x + y.
+// The result is projected, or added to the residual stream: out = x + y.
 
 #include "attention.h"
 #include "exp_window.h"
@@ -23,10 +23,10 @@
 #include <string.h>
 #include <tgmath.h>
 
-// Inlined with a constant head size, so that loops over a head are straight vector code.
+// Inlined with a constant head size, so that loops over a head become straight-line vector code.
 #define ALWAYS_INLINE inline __attribute__((always_inline))
 
-// Calls f(..., D) with the common head sizes as constants, which compilers unroll.
+// Calls f(..., D) with common head sizes as constants, so that the compiler unrolls loops over D.
 #define WITH_HEAD_SIZE(D, f, ...)                                                                  \
     ((D) == 16    ? f(__VA_ARGS__, 16)                                                             \
      : (D) == 32  ? f(__VA_ARGS__, 32)                                                             \
@@ -38,23 +38,23 @@
 // The windowed sum, exactly
 //
 // cumsum(i) - cumsum(i-k) cancels in float32. Instead the sequence is cut into blocks of k rows:
-// the window that ends at row r of a block is the suffix r+1 .. k-1 of the block before plus the
-// prefix 0 .. r of its own (van Herk 1992; Gil and Werman 1993). Nothing is ever subtracted. Rows
-// are taken one after the other and all that is remembered is here, so the same code computes a
-// sequence, the same sequence backwards, and one token at a time.
+// the window that ends at row r of a block is the suffix r+1 .. k-1 of the previous block plus the
+// prefix 0 .. r of the current one (van Herk 1992; Gil and Werman 1993). Nothing is ever
+// subtracted. Rows are added one by one and the whole state is in WindowSum, so the same code
+// processes a sequence forwards, backwards, or one token at a time.
 
 enum {
     GLOBAL_BLOCK = 64
-}; // a global sum adds whole blocks, which keeps its rounding error small at any T
+}; // a global sum adds whole blocks, which keeps its rounding error small for any T
 
 typedef struct {
     size_t window; // k; 0: global
     size_t place;  // rows of the current block so far
-    // Slot r holds row r of the current block once it has come, and until then the sum of rows r ..
-    // k-1 of the block before; slot k stays 0.
+    // Slot r holds row r of the current block once it was added, and before that the sum of rows r
+    // .. k-1 of the previous block; slot k stays 0.
     real *rows, *weights; // (k+1, D), (k+1)
     real *prefix;         // (D) sum of the current block's rows
-    real *carry;          // (D) global: sum of all blocks before
+    real *carry;          // (D) global: sum of all previous blocks
     real prefix_weight, carry_weight;
 } WindowSum;
 
@@ -80,8 +80,8 @@ static size_t window_sum_block(const WindowSum *w) {
     return w->window ? w->window : GLOBAL_BLOCK;
 }
 
-// total (n) = the sums of weights e (n) over their windows, for n rows that window_sum_rows() then
-// takes. `step` is 1, or -1 to take the last row first.
+// total (n) = the sums of weights e (n) over their windows, for n rows. window_sum_rows() then adds
+// the rows. `step` is 1, or -1 to start with the last row.
 static ALWAYS_INLINE void window_sum_weights(WindowSum *w, ptrdiff_t step, const real *restrict e,
                                              real *restrict total, size_t n) {
     const size_t block = window_sum_block(w);
@@ -100,7 +100,7 @@ static ALWAYS_INLINE void window_sum_weights(WindowSum *w, ptrdiff_t step, const
     w->prefix_weight = prefix;
 }
 
-// The current block is complete: its rows become suffix sums, or join the carry.
+// Ends the current block: its rows become suffix sums, or are added to the carry.
 static ALWAYS_INLINE void window_sum_end_block(WindowSum *w, size_t D) {
     for (size_t d = 0; d < D; d += TILE_LANES) {
         if (!w->window) {
@@ -117,8 +117,8 @@ static ALWAYS_INLINE void window_sum_end_block(WindowSum *w, size_t D) {
     w->place = 0;
 }
 
-// Takes n rows, factor (n) times x (n, D), whose rows are `stride` apart: sum (n, D) = scale (n)
-// times the sums over their windows.
+// Adds n rows, factor (n) times x (n, D), where rows of x are `stride` apart: sum (n, D) = scale
+// (n) times the sums over their windows.
 static ALWAYS_INLINE void window_sum_rows(WindowSum *w, ptrdiff_t step, real *restrict sum,
                                           const real *restrict scale, const real *restrict x,
                                           size_t stride, const real *restrict factor, size_t n,
@@ -147,12 +147,12 @@ static ALWAYS_INLINE void window_sum_rows(WindowSum *w, ptrdiff_t step, real *re
 }
 
 // -----------------------------------------------------------------------------
-// Normalisation over a head: x' = (x - mean) / (deviation + 1e-5), the deviation with D-1 in the
-// denominator
+// Normalisation over a head: x' = (x - mean) / (deviation + 1e-5), with D-1 in the denominator of
+// the deviation
 
 static const real NORMAL_EPSILON = (real)1e-5;
 
-// centred (n, D) = x - mean and deviation (n) of x (n, D), whose rows are `stride` apart.
+// centred (n, D) = x - mean, and deviation (n), of x (n, D), whose rows are `stride` apart.
 static ALWAYS_INLINE void centre(real *restrict centred, real *restrict deviation,
                                  const real *restrict x, size_t stride, size_t n, size_t D) {
     rows_sum(deviation, x, stride, n, D);
@@ -173,7 +173,7 @@ static void normalise(real *restrict normal, real *restrict deviation, const rea
         row_scale(normal + i * D, 1 / (deviation[i] + NORMAL_EPSILON), normal + i * D, D);
 }
 
-// One row: dx (D) from dnormal (D). A row without deviation takes the gradient of the mean alone.
+// One row: dx (D) from dnormal (D). A row with deviation 0 gets only the gradient of the mean.
 static void normalise_backward(real *restrict dx, const real *restrict dnormal,
                                const real *restrict normal, real deviation, size_t D) {
     const real along = row_dot(dnormal, normal, D);
@@ -190,21 +190,21 @@ static void normalise_backward(real *restrict dx, const real *restrict dnormal,
 // where j is padding
 
 enum {
-    TILE = 32,    // tokens taken at a time, so that their rows stay in L1
-    TILE_GAP = 80 // numbers between two tiles: at a distance of 4 KiB a load waits for a store to
+    TILE = 32,    // tokens per tile, so that their rows stay in L1
+    TILE_GAP = 80 // numbers between two tiles: 4 KiB apart, a load of one would wait for a store to
                   // the other
 };
 
 typedef struct {
-    const real *weight; // (D) w', or with plain scores w
+    const real *weight; // (D) w', or w with plain scores
     real scale, sink;   // s/D, or 1/sqrt(D); c
     bool raw;           // pool x, not x'
-    bool plain;         // scores
+    bool plain;         // plain scores
     WindowSum sum;
-    ExpWindow plain_sum; // in its place, rows (D+1)
+    ExpWindow plain_sum; // replaces `sum` with plain scores; rows (D+1)
 } Pooling;
 
-// What is pooled: n rows of x (n, D), `stride` apart, of which the mask (n; NULL: none) hides some.
+// The input of a pooling: n rows of x (n, D), `stride` apart. The mask (n) hides some; NULL: none.
 typedef struct {
     const real *x;
     size_t stride;
@@ -212,23 +212,23 @@ typedef struct {
     size_t n;
 } PoolRows;
 
-// What a thread needs for a tile.
+// Per-thread buffers for a tile.
 typedef struct AdditiveScratch {
     real *centred, *sums;                                  // (TILE, D) inside a pooling
     real *product, *dproduct, *dpooled, *dquery, *factors; // (TILE, D) around it
     real *ones;                                            // (TILE, D) factors without dropout
     real *row;                                             // (D+1)
-    // (TILE), of each row: of x, 1 / (deviation + 1e-5), x' . w', exp of the score; and the sum of
-    // e over the window, or backwards that of r (d . g)
+    // (TILE), per row: deviation of x, 1 / (deviation + 1e-5), x' . w', exp of the score, and the
+    // sum of e over the window, or in the backward pass of r (d . g)
     real *deviation, *inverse, *along, *e, *total;
-    real *share, *dot, *sum; // r (d . g), what is pooled . u, sum of u
+    real *share, *dot, *sum; // r (d . g), (pooled value) . u, sum of u
     real *value_factor, *score_factor, *mean_factor,
-        *row_factor; // of what the gradient to x adds up
+        *row_factor; // coefficients in dx, see pool_backward_size()
     Pooling query, key;
 } Scratch;
 
-// x - mean (n, D), and what s has of each row up to e. x' is never stored: it is inverse (x -
-// mean).
+// Computes x - mean (n, D), and the fields of s from `deviation` to `e`. x' is never stored: it
+// equals inverse (x - mean).
 static ALWAYS_INLINE void pool_scores_size(const Pooling *p, Scratch *s, PoolRows in, size_t D) {
     centre(s->centred, s->deviation, in.x, in.stride, in.n, D);
     rows_dot(s->along, s->centred, D, p->weight, 0, in.n, D);
@@ -242,7 +242,7 @@ static ALWAYS_INLINE void pool_scores_size(const Pooling *p, Scratch *s, PoolRow
         for (size_t i = 0; i < in.n; i++) s->e[i] = in.mask[i] ? s->e[i] : 0;
 }
 
-// Not inlined: one copy for each size serves both passes, and compiles in half the time.
+// Not inlined: both passes share one copy per size, which halves the compile time.
 static __attribute__((noinline)) void pool_scores(const Pooling *p, Scratch *s, PoolRows in,
                                                   size_t D) {
     WITH_HEAD_SIZE(D, pool_scores_size, p, s, in);
@@ -256,20 +256,20 @@ static ALWAYS_INLINE void pool_forward_size(Pooling *p, Scratch *s, real *restri
     for (size_t i = 0; i < in.n; i++) {
         const real denominator = s->total[i] + p->sink;
         r[i] = denominator > 0 ? 1 / denominator
-                               : 0; // c = 0 and only padding in the window: nothing is pooled
+                               : 0; // c = 0 and the window holds only padding: the result is 0
         s->value_factor[i] = p->raw ? s->e[i] : s->e[i] * s->inverse[i];
     }
     window_sum_rows(&p->sum, 1, pooled, r, p->raw ? in.x : s->centred, p->raw ? in.stride : D,
                     s->value_factor, in.n, D);
 }
 
-// Score i of plain scores.
+// Returns plain score i.
 static real plain_score(const Pooling *p, const PoolRows *in, size_t i, size_t D) {
     return p->scale * row_dot(p->weight, in->x + i * in->stride, D);
 }
 
-// Rows are x and 1, so that the last number of a sum is that of weights. The sink is a row of its
-// own: 0, and 1. r (n) = log(sum of e + c), -INFINITY where the window holds nothing.
+// Each row is x followed by 1, so that the last number of a sum is the sum of weights. The sink is
+// a separate row: zeros, then 1. r (n) = log(sum of e + c), or -INFINITY if the window is empty.
 static void pool_plain_forward(Pooling *p, Scratch *s, real *pooled, real *r, PoolRows in,
                                size_t D) {
     ExpSum *sum = &p->plain_sum.sum;
@@ -285,7 +285,7 @@ static void pool_plain_forward(Pooling *p, Scratch *s, real *pooled, real *r, Po
     }
 }
 
-// pooled g (n, D) and r (n) = 1 / (sum of e + c).
+// pooled g (n, D) and r (n) = 1 / (sum of e + c); with plain scores r = log(sum of e + c).
 static void pool_forward(Pooling *p, Scratch *s, real *pooled, real *r, PoolRows in, size_t D) {
     if (p->plain)
         pool_plain_forward(p, s, pooled, r, in, D);
@@ -334,8 +334,8 @@ static ALWAYS_INLINE void pool_backward_size(Pooling *p, Scratch *s, real *restr
     }
 }
 
-// The same of plain scores: rows are d_i and d_i . g_i, their l is -log(sum of e + c), no more than
-// -a_j of any j in the window of i, so that exp(a_j + top) <= 1.
+// The same for plain scores. The summed rows are d_i and d_i . g_i, with l = -log(sum of e + c).
+// This l is at most -a_j for every j in the window of i, so exp(a_j + top) <= 1.
 static void pool_plain_backward(Pooling *p, Scratch *s, real *dx, real *dweight,
                                 const real *dpooled, const real *pooled, const real *r, PoolRows in,
                                 size_t D) {
@@ -354,11 +354,11 @@ static void pool_plain_backward(Pooling *p, Scratch *s, real *dx, real *dweight,
     }
 }
 
-// dx (n, D) from dpooled, pooled, r as pool_forward gave them; dweight (D) +=. Tiles come last to
-// first: the sums run backwards,
-//   u_j = sum of r_i d_i, t_j = sum of r_i (d_i . g_i) over the i whose window holds j,
+// dx (n, D) from dpooled, and pooled and r of pool_forward(); adds to dweight (D). Tiles are
+// processed from last to first, because the sums run backwards:
+//   u_j = sum of r_i d_i, t_j = sum of r_i (d_i . g_i) over all i whose window contains j,
 //   dx'_j = e_j u_j + da_j (s/D) w',  da_j = e_j (x'_j . u_j - t_j),  dw' += da_j (s/D) x'_j,
-// and through the normalisation, as the elements of x' and w' add up to 0,
+// and through the normalisation, because the elements of x' and of w' sum to 0,
 //   dx_j = (dx'_j - mean(e_j u_j)) / (deviation + 1e-5) - x'_j (x'_j . dx'_j) / ((D-1) deviation).
 static void pool_backward(Pooling *p, Scratch *s, real *dx, real *dweight, const real *dpooled,
                           const real *pooled, const real *r, PoolRows in, size_t D) {
@@ -374,9 +374,9 @@ typedef struct {
     const real *q, *k, *v;        // (T, D), rows `stride` apart
     size_t stride;                // 3C
     const uint8_t *mask;          // (T) or NULL
-    const Dropout *drop_query;    // of G and
+    const Dropout *drop_query;    // of G; NULL: none
     const Dropout *drop_key;      // of P; NULL: none
-    uint64_t first;               // element that dropout calls (0, 0)
+    uint64_t first;               // dropout's number of element (0, 0)
     real *pooled_query, *r_query; // (T, D) G before dropout, (T)
     real *pooled_key, *r_key;     // (T, D) P before dropout, (T)
 } AttentionHead;
@@ -394,7 +394,7 @@ static ALWAYS_INLINE void multiply_size(real *product, const real *x, size_t x_s
         row_multiply(product + i * D, x + i * x_stride, factors + i * D, y + i * y_stride, D);
 }
 
-// product (n, D) = x * factors * y; the rows of x and y are apart as told.
+// product (n, D) = x * factors * y; rows of x and y are x_stride and y_stride apart.
 static void multiply(real *product, const real *x, size_t x_stride, const real *factors,
                      const real *y, size_t y_stride, size_t n, size_t D) {
     WITH_HEAD_SIZE(D, multiply_size, product, x, x_stride, factors, y, y_stride, n);
@@ -413,15 +413,15 @@ static ALWAYS_INLINE void add_product_size(real *out, const real *x, size_t chan
     }
 }
 
-// out (n, D) = x + pooled * factors * v, the rows of out and x `channels` apart, those of v
-// v_stride; out may be x.
+// out (n, D) = x + pooled * factors * v; rows of out and x are `channels` apart, those of v
+// v_stride. out may be x.
 static void add_product(real *out, const real *x, size_t channels, const real *pooled,
                         const real *factors, const real *v, size_t v_stride, size_t n, size_t D) {
     WITH_HEAD_SIZE(D, add_product_size, out, x, channels, pooled, factors, v, v_stride, n);
 }
 
-// Where the result of a head's first token goes: to y, from that row and column on; or, where y has
-// none, out = x + result, rows `channels` apart.
+// Where a head's result goes, starting with its first token: into y, from `row` and `column` on;
+// or, if `out` is not NULL, out = x + result, with rows `channels` apart.
 typedef struct {
     Matrix y;
     size_t row, column;
@@ -430,7 +430,7 @@ typedef struct {
     size_t channels;
 } HeadResult;
 
-// The poolings continue from their state. out may be x.
+// Continues from the state of both poolings. out may be x.
 static void one_head_forward(const AttentionHead *h, Scratch *s, Pooling *query, Pooling *key,
                              const HeadResult *to, size_t T, size_t D) {
     for (size_t t = 0; t < T; t += TILE) {
@@ -457,11 +457,11 @@ static void one_head_forward(const AttentionHead *h, Scratch *s, Pooling *query,
     }
 }
 
-// The gradients of a head to its queries, keys or values, of rows from `row` on, and their sum over
-// rows (D), or NULL.
+// Where the gradients to a head's queries, keys and values go, from row `row` on, and their sums
+// over rows (D), or NULL.
 typedef struct {
     const AttentionGradients *to;
-    size_t row, first; // its columns are those from `first` on
+    size_t row, first; // first: the head's first column
     real *bias[3];
 } HeadGradients;
 
@@ -473,7 +473,8 @@ static void store_gradient(const HeadGradients *g, AttentionPart part, size_t t,
         for (size_t d = 0; d < D; d++) g->bias[part][d] += dx[i * D + d];
 }
 
-// dy (T, D), rows C apart. dquery_weight, dkey_weight (D) += the gradients to w_q', w_k'.
+// dout (T, D): gradient to the output, rows `channels` apart. dquery_weight, dkey_weight (D) += the
+// gradients to w_q', w_k'.
 static void one_head_backward(const AttentionHead *h, Scratch *s, Pooling *query, Pooling *key,
                               const HeadGradients *to, real *dquery_weight, real *dkey_weight,
                               const real *dout, size_t channels, size_t T, size_t D) {
@@ -535,13 +536,13 @@ static void scratch_carve(Scratch *s, Arena *arena, bool plain, size_t largest_w
     for (size_t i = 0; s->ones && i < rows; i++) s->ones[i] = 1;
 }
 
-// Working memory that all layers of a model use one after the other.
+// Working memory, shared by all layers of a model, which run one after the other.
 typedef struct {
     size_t batch, largest_window, channels, heads, threads;
-    bool plain;       // scores
+    bool plain;       // plain scores
     Scratch *scratch; // (threads)
-    real *dweights;   // (B, 2, H, D) a sequence's gradients to w_q', w_k'
-    real *dbias;      // (B, 3, H, D) and to the bias of q, k and v
+    real *dweights;   // (B, 2, H, D) per sequence: gradients to w_q', w_k'
+    real *dbias;      // (B, 3, H, D) per sequence: gradients to the biases of q, k and v
 } AdditiveMemory;
 
 static void *memory_create(const AttentionShape *shape) {
@@ -570,11 +571,11 @@ static void memory_free(void *memory) {
     free(memory);
 }
 
-// What a layer keeps.
+// What a layer keeps for the backward pass.
 typedef struct {
     real *weights, *deviations; // (2, H, D) w_q', w_k'; (2, H)
-    real *pooled[2];            // (B, H, T, D) of queries and of keys, before dropout
-    real *r[2];                 // (B, H, T) 1 / (sum of e + c), or with plain scores its logarithm
+    real *pooled[2];            // (B, H, T, D) pooled queries and keys, before dropout
+    real *r[2];                 // (B, H, T) 1 / (sum of e + c); with plain scores log(sum of e + c)
 } AdditiveKept;
 
 static size_t weight_numbers(size_t channels, size_t heads) {
@@ -592,7 +593,7 @@ static AdditiveKept layer_kept(const AttentionCall *call) {
     return (AdditiveKept){call->kept, call->kept + 2 * C, {pooled, pooled + M * C}, {r, r + M * H}};
 }
 
-// w_q' and w_k'; with plain scores w_q and w_k.
+// Computes w_q' and w_k', or copies w_q and w_k with plain scores.
 static void normalise_weights(real *normal, real *deviation, bool plain,
                               const real *const learned[ATTENTION_LEARNED], size_t heads,
                               size_t size) {
@@ -614,7 +615,8 @@ static void pooling_start(Pooling *p, const AttentionPlan *plan, const real *wei
         window_sum_reset(&p->sum, plan->window, size);
 }
 
-// AttentionHead `unit` of all sequences, and the thread's poolings at the start of its sequence.
+// Returns head `unit` of all sequences, and resets the thread's poolings to the start of its
+// sequence.
 static AttentionHead head_start(const AttentionCall *call, size_t unit, Scratch *s) {
     const AttentionInput *in = &call->in;
     const size_t T = in->queries, C = call->channels, H = call->heads, D = C / H, b = unit / H,
@@ -657,7 +659,7 @@ static void forward(const AttentionCall *call) {
     }
 }
 
-// The first of parts (batch, count) becomes the sum of all, added up in their order.
+// Sums parts (batch, count) into the first one, in order.
 static void sum_parts(real *parts, size_t batch, size_t count) {
     for (size_t b = 1; b < batch; b++)
         for (size_t i = 0; i < count; i++) parts[i] += parts[b * count + i];
@@ -700,9 +702,9 @@ static void backward(const AttentionCall *call, const AttentionGradients *gradie
 }
 
 // ---- What --stats measures --------------------------------------------------
-// The scores of one pooling, and their weights over its windows, from what it pools, x (T, D), rows
-// `stride` apart. e, row (T). kept: of the weights of the query alone (T); NULL: all are measured,
-// none kept.
+// Measures the scores of one pooling, and their weights over its windows, from its input x (T, D),
+// with rows `stride` apart. e and row (T) are buffers. kept (T): measures only the query `query`
+// and keeps its weights; NULL: measures all queries and keeps nothing.
 static void measure_pooling(Measurement *scores, Measurement *m, const Pooling *p, Scratch *s,
                             real *e, real *row, PoolRows in, size_t D, double *kept, size_t query) {
     for (size_t t = 0; !p->plain && t < in.n; t += TILE) {
@@ -736,7 +738,7 @@ static void multiply_rows(real *product, const real *pooled, const real *x, size
         for (size_t d = 0; d < D; d++) product[t * D + d] = pooled[t * D + d] * x[t * stride + d];
 }
 
-// Both poolings have a name each. What joins the residual stream is measured here, too.
+// Each pooling has its own name. This also measures what is added to the residual stream.
 static void measure(const AttentionCall *call, const uint8_t *tokens, Statistics *statistics,
                     size_t layer, const char *const names[2]) {
     (void)tokens, (void)names;
@@ -780,12 +782,11 @@ static void measure(const AttentionCall *call, const uint8_t *tokens, Statistics
     free(rows);
 }
 
-// ---- Decoding: what a layer's windows hold, so that every token costs the same at any position
-// ----
+// ---- Decoding: keeps the windows of a layer, so a token costs the same at any position ----
 
 typedef struct {
     size_t threads;
-    Arena *arena;               // of all below
+    Arena *arena;               // of all arrays below
     real *weights, *deviations; // (2, H, D) w_q', w_k'; (2, H)
     Scratch *scratch;           // (threads)
     Pooling *poolings;          // (S, H, 2) query and key
@@ -831,7 +832,7 @@ static void step(void *memory, const AttentionDecoding *layer, const AttentionSt
     const size_t C = layer->channels, H = layer->heads, D = C / H;
     const bool joins = !attention_projects(layer->plan);
     Scratch *s = &state->scratch[thread_index()];
-    real *const pooled_query = s->dquery, *const pooled_key = s->dpooled; // of the backward pass
+    real *const pooled_query = s->dquery, *const pooled_key = s->dpooled; // backward buffers
 #pragma omp for collapse(2) schedule(static) nowait
     for (size_t stream = 0; stream < layer->streams; stream++) {
         for (size_t h = 0; h < H; h++) {

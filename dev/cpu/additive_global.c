@@ -9,7 +9,7 @@
 
 struct AdditiveGlobal {
     size_t channels, heads, size; // C, H, D
-    size_t batch, length;         // B and T that there is memory for
+    size_t batch, length;         // B and T that the memory is for
     real *weights;                // (B H, 2, T) of both poolings
     double *sums;                 // (B H, SUMS, D)
     real *rows;                   // (B H, D)
@@ -17,18 +17,18 @@ struct AdditiveGlobal {
 
 enum { DW_QUERY = 4, DW_KEY = 5, DBIAS = 6, SUMS = 9 };
 
-// One head of one sequence. Rows are in float, sums over them in double.
+// One head of one sequence. Rows are in float, sums over rows in double.
 typedef struct {
     const AttentionInput *in;
     size_t sequence, first, size; // b, h D, D
     const real *w_query, *w_key;  // (D)
     real *alpha, *beta;           // (T) weights of queries and of p
-    double *query, *key;          // (D) g, and sum of beta_j k_j, so that pool(p) is their product
+    double *query, *key;          // (D) g, and sum of beta_j k_j; pool(p) is their product
     double *dquery, *dpooled;     // (D) gradients to g and to pool(p)
     double *dw_query, *dw_key;    // (D)
     double *dbias[3];             // (D) sums of the gradients' rows
-    real *row;                    // (D) on its way out
-    Measurement *scores;          // where those of both poolings are added; NULL
+    real *row;                    // (D) an output row
+    Measurement *scores;          // receives the scores of both poolings, or NULL
 } AdditiveGlobalHead;
 
 AdditiveGlobal *additive_global_create(size_t batch, size_t length, size_t channels, size_t heads) {
@@ -78,7 +78,7 @@ static AdditiveGlobalHead head_of(const AdditiveGlobal *a, size_t unit, const re
     return head;
 }
 
-// Number d of row j of queries, keys or values is x[d] + bias[d].
+// Element d of a row of queries, keys or values is x[d] + bias[d].
 typedef struct {
     const real *x, *bias;
 } Row;
@@ -93,7 +93,8 @@ static double at(Row row, size_t d) {
     return (double)(row.bias ? row.x[d] + row.bias[d] : row.x[d]);
 }
 
-// The weights (T) of a pooling of x_j * factor (D; NULL: 1), and the sum (D) of the x_j with them.
+// Computes the weights (T) that pool x_j * factor (D; NULL: 1), and the weighted sum (D) of the
+// x_j.
 static void pool(const AdditiveGlobalHead *head, AttentionPart part, const double *factor,
                  const real *w, real *weights, double *sum) {
     const size_t T = head->in->keys, D = head->size;
@@ -146,7 +147,7 @@ void additive_global_forward(const AdditiveGlobal *a, Matrix y, const real *weig
     }
 }
 
-// Writes head->row, the gradient to row j of a part.
+// Stores head->row, the gradient to row j of a part.
 static void store_gradient(const AdditiveGlobalHead *head, const AttentionGradients *gradients,
                            AttentionPart part, size_t j) {
     const AttentionGradient *to = &gradients->parts[part];
@@ -155,7 +156,7 @@ static void store_gradient(const AdditiveGlobalHead *head, const AttentionGradie
                      head->row, head->size);
 }
 
-// The gradients to values; and to pool(p), which all of them are multiplied with.
+// The gradients to the values, and to pool(p), which multiplies all values.
 static void backward_values(const AdditiveGlobalHead *head, const AttentionGradients *gradients,
                             const real *dy, size_t channels) {
     for (size_t i = 0; i < head->in->queries; i++) {
@@ -169,12 +170,12 @@ static void backward_values(const AdditiveGlobalHead *head, const AttentionGradi
     }
 }
 
-// The input and output of pool(), and their gradients.
+// Input and output of pool(), and their gradients.
 typedef struct {
     AttentionPart part;
     const double *factor; // NULL: 1
     const real *w, *weights;
-    const double *sum, *dpooled; // of x_j; to the pooled x_j * factor
+    const double *sum, *dpooled; // weighted sum of x_j; gradient to the pooled x_j * factor
     double *dw, *dfactor;
 } Pooling;
 

@@ -28,7 +28,7 @@ bool amx_available(void) {
 
 #endif
 
-// What each of the eight tiles has, and LDTILECFG reads.
+// The configuration of the eight tiles, as LDTILECFG reads it.
 typedef struct {
     uint8_t palette, first_row, zeros[14];
     uint16_t row_bytes[16];

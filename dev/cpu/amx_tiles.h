@@ -1,6 +1,6 @@
-// AMX's instructions, for the files that multiply by them (amx.h says which processors have them).
-// They are written out: compilers' own names for them do not say that memory is read and written,
-// and would have to be told that the processor has them, which is known when the program runs.
+// AMX instructions as inline assembly, for the files that multiply with them (amx.h says which
+// processors have them). Compiler intrinsics do not declare that they read and write memory, and
+// need AMX enabled at compile time, while its presence is known only at run time.
 #ifndef CPU_AMX_TILES_H
 #define CPU_AMX_TILES_H
 

@@ -7,13 +7,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { ALIGNMENT = 64 }; // a cache line, and the widest vector
+enum { ALIGNMENT = 64 }; // a cache line, which is also the widest vector
 
 struct Arena {
     ArenaItem *items; // (item_count)
     size_t item_count;
-    size_t end, bytes; // of what is carved now, and the most that it amounted to
-    char *memory;      // NULL: only counting
+    size_t end, bytes; // of the arrays carved so far, and the maximum of `end`
+    char *memory;      // NULL while counting
 };
 
 Arena *arena_create(void) {
@@ -27,7 +27,7 @@ void arena_free(Arena *arena) {
     free(arena);
 }
 
-// Books bytes by which the block grew.
+// Records the bytes by which the block grew.
 static void book(Arena *arena, const char *what, size_t bytes) {
     for (size_t i = 0; i < arena->item_count; i++) {
         if (strcmp(arena->items[i].what, what) != 0) continue;
@@ -47,7 +47,7 @@ void *arena_array(Arena *arena, size_t count, size_t size, const char *what) {
     void *array = arena->memory ? arena->memory + arena->end : NULL;
     arena->end = end;
     if (arena->memory) {
-        assert(end <= arena->bytes); // both times the same is carved
+        assert(end <= arena->bytes); // both runs carve the same arrays
         return array;
     }
     book(arena, what, end > arena->bytes ? end - arena->bytes : 0);

@@ -1,14 +1,14 @@
-// One block of memory for all that a model works on. The code that carves arrays out of it runs
-// twice: once to count, when every array is NULL, then, with the memory taken, to place them. So
-// sizes, sharing and freeing follow from one text, and no pointer is set afterwards.
+// One block of memory for everything a model uses. The code that carves arrays out of it runs
+// twice: first to count, with every array NULL, then, after the allocation, to place them. So the
+// same code determines sizes, sharing and freeing, and no pointer has to be set afterwards.
 //
-// Arrays that are never alive together share memory, as the members of a union do:
+// Arrays that are never in use together share memory, like the members of a union:
 //
 //   ArenaUnion shared = arena_union(arena);
-//   hidden = arena_reals(arena, M, 4 * C, "activations");   while the first layer works
+//   hidden = arena_reals(arena, M, 4 * C, "activations");   used by the first layer
 //   arena_member(arena, &shared);
-//   other = arena_reals(arena, M, 4 * C, "activations");    while the second one does: the same
-//   arena_close(arena, &shared);                            memory; what follows comes after both
+//   other = arena_reals(arena, M, 4 * C, "activations");    used by the second: the same memory
+//   arena_close(arena, &shared);                            later arrays follow both
 #ifndef CPU_ARENA_H
 #define CPU_ARENA_H
 
@@ -19,11 +19,11 @@ typedef struct Arena Arena;
 Arena *arena_create(void);
 void arena_free(Arena *arena); // and all arrays in it
 
-// An array of count * size bytes, aligned to 64 and zeroed; NULL while only counting. `what` must
-// outlive the arena. Ends the program where the sizes overflow.
+// Returns an array of count * size bytes, aligned to 64 and zeroed; NULL while counting. `what`
+// must outlive the arena. Exits with an error if the sizes overflow.
 void *arena_array(Arena *arena, size_t count, size_t size, const char *what);
 
-// An array of `real` (rows, columns).
+// Returns an array of `real` (rows, columns).
 real *arena_reals(Arena *arena, size_t rows, size_t columns, const char *what);
 
 typedef struct {
@@ -33,11 +33,11 @@ ArenaUnion arena_union(const Arena *arena);
 void arena_member(Arena *arena, ArenaUnion *shared);
 void arena_close(Arena *arena, const ArenaUnion *shared);
 
-// Takes the memory that was counted; once. What is carved from here on is placed in it, from its
+// Allocates the memory that was counted; called once. Later arrays are placed in it, from its
 // beginning.
 void arena_allocate(Arena *arena);
 
-// Runs a statement that carves, both times.
+// Runs a statement that carves arrays twice: to count and to place them.
 #define ARENA_CARVE(arena, statement)                                                              \
     do {                                                                                           \
         statement;                                                                                 \
@@ -45,8 +45,8 @@ void arena_allocate(Arena *arena);
         statement;                                                                                 \
     } while (0)
 
-// What was counted: the bytes of the block, and how they add up, an item for each `what` in the
-// order in which they came (what shares the memory of another counts as that).
+// The result of counting: the bytes of the block, and its parts, one item per `what` in order of
+// first use. Memory that arrays share counts for the first of them.
 typedef struct {
     const char *what;
     size_t bytes;

@@ -96,7 +96,7 @@ KeyValueStep key_value_step(const KeyValueCache *c, const AttentionStep *token, 
 }
 
 // ---- what --stats measures of pairs -----------------------------------------
-// Row t of a head's queries or keys, bias added (D); at length 1 where that is asked for.
+// Loads row t of a head's queries or keys (D), with bias; scaled to length 1 if `unit`.
 static void load_row(const AttentionCall *call, bool unit, AttentionPart part, size_t b, size_t h,
                      size_t t, real *row) {
     const AttentionInput *in = &call->in;
@@ -131,13 +131,13 @@ typedef struct {
     bool unit;
     MeasureRow row;
     const uint8_t *tokens;
-    const real *keys; // (B, H, D, Tk) all of them, loaded
-    real *rows;       // (threads, D + Tk) a query, its scores
-    double *kept;     // (H, Tk) weights of the query `query` of the first sequence; NULL
+    const real *keys; // (B, H, D, Tk) all keys, loaded
+    real *rows;       // (threads, D + Tk) a query and its scores
+    double *kept;     // (H, Tk) weights of query `query` of the first sequence, or NULL
     size_t query;
 } Measuring;
 
-// Adds the weights and the scores of queries [first, last) of one head of one sequence (unit).
+// Adds the weights and scores of queries [first, last) of one head of one sequence (unit).
 static void measure_rows(const Measuring *all, size_t unit, size_t first, size_t last,
                          Measurement *m, Measurement *of_scores) {
     const AttentionCall *call = all->call;
@@ -165,7 +165,7 @@ static void measure_rows(const Measuring *all, size_t unit, size_t first, size_t
     }
 }
 
-// Keys of all heads, dimension by dimension: (B, H, D, Tk), fresh.
+// Returns the keys of all heads, dimension by dimension: (B, H, D, Tk). The caller frees them.
 static real *load_keys(const AttentionCall *call, bool unit_length) {
     const AttentionInput *in = &call->in;
     const size_t H = call->heads, D = call->channels / H, units = in->batch * H;

@@ -1,8 +1,9 @@
-// What attention of any kind reads and writes: whose queries attend to whose keys and values, where
-// these are stored, and what is hidden.
+// Input and gradients of attention of any kind: which queries attend to which keys and values,
+// where these are stored, and what is masked.
 //
-// B sequences; Tq queries of each attend to its Tk keys and values. In self-attention both are the
-// tokens of one sequence (Tq = Tk), in cross-attention those of two. C channels are H heads of D.
+// B sequences; the Tq queries of each attend to its Tk keys and values. In self-attention both are
+// the tokens of one sequence (Tq = Tk), in cross-attention the tokens of two. C channels are H
+// heads of D.
 #ifndef CPU_ATTENTION_INPUT_H
 #define CPU_ATTENTION_INPUT_H
 
@@ -16,8 +17,8 @@
 
 typedef enum { QUERY, KEY, VALUE } AttentionPart;
 
-// One of the three: the C numbers of token t of sequence b are at x + (b T + t) stride, T = Tq or
-// Tk, and head h has the D from h D on. bias (C) is added to them, or NULL.
+// Queries, keys or values: the C numbers of token t of sequence b are at x + (b T + t) stride,
+// where T is Tq or Tk. Head h has the D numbers from h D on. bias (C) is added to them, or NULL.
 typedef struct {
     const real *x, *bias;
     size_t stride;
@@ -26,15 +27,15 @@ typedef struct {
 typedef struct {
     AttentionRows rows[3];       // queries, keys, values
     size_t batch, queries, keys; // B, Tq, Tk
-    bool causal;         // query i sees the keys up to i (Tq = Tk), else all of its sequence
-    size_t window;       // causal: of these the last so many, key i among them; 0: all
-    const uint8_t *mask; // (B, Tk) 1: token, 0: padding, which no query sees; NULL: all are tokens
+    bool causal;            // query i sees the keys up to i (Tq = Tk); else all of its sequence
+    size_t window;          // causal: only the last `window` of these, including key i; 0: all
+    const uint8_t *mask;    // (B, Tk) 1: token, 0: padding, which no query sees; NULL: no padding
     const Dropout *dropout; // of weights; NULL: none
-    uint64_t first_row;     // place of sequence 0 among the update's, which determines dropout
+    uint64_t first_row;     // number of sequence 0 within the update, which determines dropout
 } AttentionInput;
 
-// Where gradients go: each row's C numbers to columns `column` to column + C; bias (C) += their sum
-// over rows, or NULL.
+// Where gradients go: the C numbers of each row to columns `column` to column + C; bias (C) +=
+// their sum over rows, or NULL.
 typedef struct {
     Matrix to;
     size_t column;
@@ -45,7 +46,7 @@ typedef struct {
     AttentionGradient parts[3]; // to queries, keys, values
 } AttentionGradients;
 
-// Part `part` of several side by side in rows of `stride` numbers.
+// Part `part` of several parts stored side by side in rows of `stride` numbers.
 static inline AttentionRows attention_rows(const real *x, const real *bias, size_t part,
                                            size_t channels, size_t stride) {
     const AttentionRows rows = {x + part * channels, bias ? bias + part * channels : NULL, stride};
@@ -58,7 +59,7 @@ static inline AttentionGradient attention_gradient(Matrix to, real *bias, size_t
     return gradient;
 }
 
-// Of tokens among themselves, without dropout: qkv (B, T, 3C), bias (3C) or NULL.
+// Self-attention without dropout: qkv (B, T, 3C), bias (3C) or NULL.
 static inline AttentionInput attention_self(const real *qkv, const real *bias, size_t channels,
                                             bool causal, const uint8_t *mask, size_t batch,
                                             size_t length) {
@@ -76,7 +77,7 @@ static inline AttentionInput attention_self(const real *qkv, const real *bias, s
     return in;
 }
 
-// Its gradients: dqkv (B, T, 3C), dbias (3C) or NULL.
+// Gradients of attention_self(): dqkv (B, T, 3C), dbias (3C) or NULL.
 static inline AttentionGradients attention_self_gradients(Matrix dqkv, real *dbias,
                                                           size_t channels) {
     const AttentionGradients gradients = {{attention_gradient(dqkv, dbias, 0, channels),
@@ -85,8 +86,8 @@ static inline AttentionGradients attention_self_gradients(Matrix dqkv, real *dbi
     return gradients;
 }
 
-// Of tokens to those of another sequence, without dropout: q (B, Tq, C), its bias (C) or NULL; kv
-// (B, Tk, 2C), its bias (2C) or NULL; mask (B, Tk) or NULL.
+// Cross-attention without dropout: q (B, Tq, C), its bias (C) or NULL; kv (B, Tk, 2C), its bias
+// (2C) or NULL; mask (B, Tk) or NULL.
 static inline AttentionInput attention_cross(const real *q, const real *q_bias, const real *kv,
                                              const real *kv_bias, size_t channels,
                                              const uint8_t *mask, size_t batch, size_t queries,
@@ -105,7 +106,7 @@ static inline AttentionInput attention_cross(const real *q, const real *q_bias, 
     return in;
 }
 
-// Its gradients: dq (B, Tq, C), dkv (B, Tk, 2C); to biases, or NULL.
+// Gradients of attention_cross(): dq (B, Tq, C), dkv (B, Tk, 2C); biases may be NULL.
 static inline AttentionGradients attention_cross_gradients(Matrix dq, real *dq_bias, Matrix dkv,
                                                            real *dkv_bias, size_t channels) {
     const AttentionGradients gradients = {{attention_gradient(dq, dq_bias, 0, channels),
@@ -114,7 +115,8 @@ static inline AttentionGradients attention_cross_gradients(Matrix dq, real *dq_b
     return gradients;
 }
 
-// The keys that query i sees, padding among them, are from the first up to the end.
+// Query i sees the keys from attention_first_key() up to attention_keys_end(), which may include
+// padding.
 static inline size_t attention_first_key(const AttentionInput *in, size_t i) {
     return in->window > 0 && i >= in->window ? i + 1 - in->window : 0;
 }
@@ -123,8 +125,8 @@ static inline size_t attention_keys_end(const AttentionInput *in, size_t i) {
     return in->causal ? i + 1 : in->keys;
 }
 
-// A caller whose batch is larger than the memory for (batch, queries, keys), whose causal queries
-// are not as many as its keys, or whose window is not causal has a bug, which ends the program.
+// Exits with an error if the caller has a bug: the batch is larger than the memory for (batch,
+// queries, keys), a causal input has fewer or more queries than keys, or a window is not causal.
 static inline void attention_check(const AttentionInput *in, size_t batch, size_t queries,
                                    size_t keys) {
     if (in->batch > batch || in->queries > queries || in->keys > keys)

@@ -107,7 +107,7 @@ void norm_carve(Norm *norm, Arena *arena, size_t rows) {
     norm->rstd = arena_reals(arena, rows, 1, "activations");
 }
 
-// The residual stream as a product reads it.
+// Stores the residual stream in the type that a product reads.
 static void stream_store(const BlockPass *pass, Matrix y, const real *x) {
 #pragma omp parallel for schedule(static)
     for (size_t i = 0; i < pass->rows; i++) gemm_input_store(y, i, 0, x + i * y.columns, y.columns);
@@ -152,7 +152,7 @@ void embed_carve(Embedding *e, CpuModel *model, size_t length) {
     if (is_norm(&e->norm)) e->sum = arena_reals(arena, model->rows, C, "activations");
 }
 
-// What is added to the tokens of a sequence (T, C).
+// Returns what is added to the tokens of a sequence (T, C).
 static const real *embed_places(const BlockPass *pass, const Embedding *e) {
     const real *position = e->sinusoids ? e->sinusoids : pass_values(pass, e->plan.position),
                *type = pass_values(pass, e->plan.type);
@@ -163,7 +163,7 @@ static const real *embed_places(const BlockPass *pass, const Embedding *e) {
     return e->places;
 }
 
-// x (M, C) *= the dropout.
+// Applies dropout to x (M, C).
 static void embed_dropout(const BlockPass *pass, const Dropout *dropout, real *x, size_t channels) {
     if (!dropout) return;
 #pragma omp parallel for schedule(static)
@@ -186,7 +186,7 @@ void embed_forward(const BlockPass *pass, const Embedding *e, real *x) {
     pass_lap(pass, "embedding", 0);
 }
 
-// Gradients of positions and type from that to their sum.
+// Computes the gradients of positions and type from the gradient to their sum.
 static void embed_places_backward(const BlockPass *pass, const Embedding *e) {
     const size_t C = e->channels, T = (size_t)pass->batch->length;
     real *dposition = pass_gradients(pass, e->plan.position),
@@ -245,7 +245,7 @@ void linear_backward_input(const BlockPass *pass, const Linear *linear, real *dx
     pass_lap(pass, linear->kind, linear_flops(pass, linear));
 }
 
-// dx += the same.
+// Like linear_backward_input(), but adds to dx.
 static void linear_backward_input_add(const BlockPass *pass, const Linear *linear, real *dx,
                                       Matrix dy) {
     gemm_backward_input_add(linear->gemm, dx, dy, linear->weight, pass->rows);
@@ -272,7 +272,7 @@ void sublayer_carve(Sublayer *s, CpuModel *model, bool input) {
     if (s->order == POST_NORM) s->sum = arena_reals(model->arena, M, C, "activations");
 }
 
-// What f reads, from x, to `input`.
+// Computes the input of f from x.
 static void sublayer_input(const BlockPass *pass, const Sublayer *s, Matrix input, const real *x) {
     if (s->order == PRE_NORM)
         norm_forward(pass, &s->norm, input, x);
@@ -287,7 +287,7 @@ void sublayer_begin(const BlockPass *pass, const Sublayer *s, const real *x) {
     sublayer_input(pass, s, s->input, x);
 }
 
-// f(x), bias added to y.
+// Measures f(x), which is y plus the bias.
 static void measure_sublayer(const BlockPass *pass, const Sublayer *s, const real *y) {
     const real *bias = pass_values(pass, s->bias);
     const size_t C = s->norm.parameters.channels;
@@ -317,7 +317,7 @@ void sublayer_residual(const BlockPass *pass, const Sublayer *s, real *out, cons
     pass_measure(pass, s->after_layer, s->after, out, C);
 }
 
-// The same for rows begin to begin + rows on the calling thread, without measurements; y (rows, C).
+// The same for rows begin to begin + rows on the calling thread, without measuring; y (rows, C).
 
 static void norm_rows_forward(const BlockPass *pass, const Norm *norm, Matrix y, const real *x,
                               size_t begin, size_t rows) {
@@ -423,8 +423,8 @@ void attention_shared_free(AttentionShared *s) {
     gemm_free(s->gemm);
 }
 
-// For self- or cross-attention, with --stats' names of its result, the stream after it, its weights
-// and its scores.
+// For self- or cross-attention. names: what --stats calls its result, the stream after it, its
+// weights and its scores.
 static AttentionSublayer attention_sublayer(CpuModel *model, const AttentionShared *shared,
                                             const AttentionPlan *plan, NormOrder order,
                                             size_t layer, const char *const names[4]) {
@@ -536,7 +536,7 @@ void attention_block_create(AttentionBlock *b, CpuModel *model, const AttentionS
     if (is_exact(b)) b->exact = linear_create(model, shared->gemm, &plan->qkv, "qkv");
 }
 
-// What the product for queries, keys and values reads is shared by all layers where it is float32.
+// All layers share the input of the product for queries, keys and values if it is float32.
 void attention_block_carve(AttentionBlock *b, CpuModel *model) {
     sublayer_carve(&b->common.sublayer, model, !is_exact(b));
     attention_sublayer_carve(&b->common, model);
@@ -556,7 +556,7 @@ static AttentionInput self_input(const BlockPass *pass, const AttentionBlock *b)
     return in;
 }
 
-// Queries, keys and values as attention reads them, where they are not as the product makes them.
+// Computes the input of attention from the product's output, for layers where they differ.
 static void prepare(const BlockPass *pass, const AttentionBlock *b) {
     const AttentionPlan *plan = b->common.plan;
     const AttentionShared *s = b->common.shared;
@@ -567,7 +567,7 @@ static void prepare(const BlockPass *pass, const AttentionBlock *b) {
     pass_lap(pass, "attention", 0);
 }
 
-// dqkv (M, (H + 2H') D), from the gradient to what attention read.
+// dqkv (M, (H + 2H') D), from the gradient to the input of attention.
 static void prepare_backward(const BlockPass *pass, const AttentionBlock *b, Matrix dqkv) {
     const AttentionPlan *plan = b->common.plan;
     const AttentionShared *s = b->common.shared;
@@ -579,7 +579,7 @@ static void prepare_backward(const BlockPass *pass, const AttentionBlock *b, Mat
     pass_lap(pass, "attention", 0);
 }
 
-// Queries, keys and values, with their bias where the kind does not add it.
+// Computes queries, keys and values, and adds their bias if the kind does not add it.
 static void project(const BlockPass *pass, const AttentionBlock *b, const real *x) {
     const AttentionPlan *plan = b->common.plan;
     const Matrix input = is_exact(b) ? b->common.shared->input : b->common.sublayer.input;
@@ -716,8 +716,8 @@ void ffn_block_carve(FfnBlock *b, CpuModel *model) {
     b->activated = gemm_input_carve(model->gemm, model->arena, M, F, "activations");
 }
 
-// Asks for what the residual stream needs next: memory where this row goes, and the row that has
-// its place in the next block. The activation computes while they come.
+// Prefetches what the residual stream needs next, while the activation computes: the memory that
+// this row is written to, and the row at the same position in the next FFN_ROWS rows.
 static void ffn_row_ahead(const BlockPass *pass, const real *out, const real *x, size_t row,
                           size_t channels) {
     enum { LINE = 64 / sizeof(real) };
@@ -728,10 +728,9 @@ static void ffn_row_ahead(const BlockPass *pass, const real *out, const real *x,
     }
 }
 
-// A thread takes FFN_ROWS rows at a time through the sublayer, from one product through the
-// activation to the other one, with normalisation and residual connection around them, so that the
-// numbers between stay in its cache. f(x) is kept for all rows only to be measured. Rows begin to
-// begin + rows.
+// A thread takes FFN_ROWS rows at a time through the whole sublayer: normalisation, first product,
+// activation, second product and residual connection. The numbers in between stay in its cache.
+// f(x) is kept for all rows only if it is measured. Processes rows begin to begin + rows.
 static void ffn_rows_forward(const BlockPass *pass, const FfnBlock *b, real *out, const real *x,
                              size_t begin, size_t rows) {
     const Workspace *w = pass->work;
@@ -754,7 +753,7 @@ static void ffn_rows_forward(const BlockPass *pass, const FfnBlock *b, real *out
     sublayer_rows_residual(pass, &b->sublayer, out, x, output, begin, rows);
 }
 
-// dbias (N) += the gradient to the bias, or NULL.
+// dbias (N) += the gradient to the bias; or NULL.
 static void ffn_rows_backward(const BlockPass *pass, const FfnBlock *b, real *dbias, size_t begin,
                               size_t rows) {
     const Workspace *w = pass->work;
@@ -765,7 +764,7 @@ static void ffn_rows_backward(const BlockPass *pass, const FfnBlock *b, real *db
     real *dactivated = w->dactivated + own * F,
          *hidden = b->kept ? b->hidden + begin * N : w->hidden + own * N;
     const Matrix dhidden = gemm_input_rows(w->dhidden, begin);
-    Matrix again = {0}; // where the activation's output is computed again
+    Matrix again = {0}; // where the activation's output is recomputed
     if (!b->kept) {
         again = gemm_input_rows(w->activated, begin);
         gemm_forward(gemm, hidden, gemm_input_rows(b->sublayer.input, begin), b->up.weight, rows);

@@ -1,14 +1,14 @@
-// What models share above layers: blocks, each with its parameters (layer_parameters.h), packed
-// weights, activations from the arena, and a forward and a backward function. --profile's laps and
-// --stats' measurements hook in here, between layers, so that neither layers nor models know of
-// them.
+// Building blocks that all models share, above layers. Each has its parameters
+// (layer_parameters.h), packed weights, activations from the arena, and a forward and a backward
+// function. --profile and --stats measure here, between layers, so that neither layers nor models
+// depend on them.
 //
 // B batch, T sequence length, M = B*T, C channels, F channels inside the feed-forward network. A
-// model's residual stream is a row of arrays x (M, C): a block reads one and writes the next. In
-// the backward pass the gradient to what a block wrote, work->dx, becomes that to what it read.
+// model's residual stream is a list of arrays x (M, C): a block reads one and writes the next. In
+// the backward pass a block turns work->dx from the gradient to its output into that to its input.
 //
-//   pre-norm:  x' = x + dropout(f(LayerNorm(x)))          post-norm:  x' = LayerNorm(x +
-//   dropout(f(x)))
+//   pre-norm:   x' = x + dropout(f(LayerNorm(x)))
+//   post-norm:  x' = LayerNorm(x + dropout(f(x)))
 #ifndef CPU_BLOCKS_H
 #define CPU_BLOCKS_H
 
@@ -18,55 +18,55 @@
 #include "dropout.h"
 #include "transformer_plan.h"
 
-// One way through a model for one batch.
+// A forward or backward pass through a model for one batch.
 struct BlockPass {
     CpuModel *model;
     const Workspace *work; // of the model
     const Batch *batch;
     size_t rows;             // M
-    uint64_t first;          // number of row 0 among the update's, by which dropout counts
-    bool train;              // elements are dropped
+    uint64_t first;          // number of row 0 within the update, for dropout
+    bool train;              // apply dropout
     Profile *profile;        // NULL: disabled
-    ProfilePart part;        // what laps are booked as
-    Statistics *statistics;  // what is measured, or NULL
-    const BlockPass *source; // the same on the source side of the batch; NULL: it has none
-    const BlockPass *chosen; // of the rows that are classified; NULL: all are
+    ProfilePart part;        // which part of a step laps belong to
+    Statistics *statistics;  // to measure; NULL: disabled
+    const BlockPass *source; // the pass over the source side of the batch; NULL: none
+    const BlockPass *chosen; // the pass over the classified rows; NULL: all are classified
 };
 
-// A forward pass, once the weights are packed: with `train`, a step's; else an evaluation's,
-// measured where statistics are given. Then the backward pass after a training step's.
+// Packs the weights and returns a forward pass: with `train` of a training step; else of an
+// evaluation, which collects statistics if they are not NULL. pass_backward() returns the backward
+// pass after that of a training step.
 BlockPass pass_forward(CpuModel *model, const Batch *batch, bool train, Statistics *statistics);
 BlockPass pass_backward(const BlockPass *forward);
 
-// The same pass on the source side of its batch, which `source` becomes. It is to be the pass's
-// source.
+// Returns the same pass over the source side of its batch, and sets `source` to that side. The
+// caller stores the result as the pass's source.
 BlockPass pass_source(const BlockPass *pass, Batch *source);
 
-// The dropout of a site in this pass, written to `memory`; NULL: nothing is dropped.
+// Returns the dropout of a site in this pass, stored in `memory`; NULL: no dropout.
 const Dropout *pass_dropout(const BlockPass *pass, uint32_t site, Dropout *memory);
 
-// Where a parameter's values and gradients are; NULL for NO_PARAMETER.
+// Returns a parameter's values or gradients; NULL for NO_PARAMETER.
 const real *pass_values(const BlockPass *pass, size_t offset);
 real *pass_gradients(const BlockPass *pass, size_t offset);
 
-// In a backward pass: gradients from this parameter on will not change any more. Where the batch is
-// the update's last one, other ranks may have them.
+// In a backward pass: declares the gradients from this parameter on to be final. In the last batch
+// of an update, other ranks may then get them.
 void pass_final(const BlockPass *pass, size_t offset);
 
-// Where the lookup of the pass's tokens adds its gradients to the token embedding.
+// Returns where the lookup of the pass's tokens adds its gradients to the token embedding.
 real *pass_lookups(const BlockPass *pass, size_t token);
 
-// Hooks for --profile and --stats after a layer: a lap of that kind of work, and what x (M, C)
-// holds.
+// Hooks for --profile and --stats after a layer: end a lap of that kind of work; measure x (M, C).
 void pass_lap(const BlockPass *pass, const char *kind, double flops);
 void pass_measure(const BlockPass *pass, size_t layer, const char *place, const real *x,
                   size_t channels);
 
-// The arrays x (blocks + 1) of a residual stream through so many blocks, each (rows, C). All are
-// one where nothing is kept for a backward pass.
+// Carves the arrays x (blocks + 1) of a residual stream through that many blocks, each (rows, C).
+// If nothing is kept for a backward pass, all are the same array.
 void stream_carve(real **x, Arena *arena, size_t blocks, size_t rows, size_t channels, bool keep);
 
-// ---- layer normalisation; without parameters (no_norm()), none --------------
+// ---- layer normalisation; without parameters (no_norm()) the identity -------
 
 typedef struct {
     NormParameters parameters;
@@ -75,37 +75,37 @@ typedef struct {
 
 void norm_carve(Norm *norm, Arena *arena, size_t rows);
 void norm_forward(const BlockPass *pass, const Norm *norm, Matrix y, const real *x);
-// dx += the gradient to x; where dx is dy, it becomes that.
+// dx += the gradient to x. If dx and dy are the same array, it is replaced by that gradient.
 void norm_backward(const BlockPass *pass, const Norm *norm, real *dx, const real *dy,
                    const real *x);
 
-// ---- token embedding and positions, norm if it has one, dropout -------------
+// ---- token embedding and positions, optional norm, dropout ------------------
 
 typedef struct {
     EmbeddingPlan plan;
     size_t channels;
-    const real *sinusoids;  // (positions, C), sinusoidal_positions(); NULL: there are none
-    real *places, *dplaces; // (T, C) with a type: position + type, and the gradient to that
-    real *sum;              // (M, C) with a norm: what that reads
+    const real *sinusoids;  // (positions, C), sinusoidal_positions(); NULL: none
+    real *places, *dplaces; // (T, C) with a type: position + type, and its gradient
+    real *sum;              // (M, C) with a norm: its input
     Norm norm;
 } Embedding;
 
-// For batches of up to so many tokens of a sequence.
+// For batches of up to `length` tokens per sequence.
 void embed_carve(Embedding *embedding, CpuModel *model, size_t length);
 void embed_forward(const BlockPass *pass, const Embedding *embedding, real *x);
 void embed_backward(const BlockPass *pass, const Embedding *embedding); // from work->dx
 
-// ---- a product with a weight; what follows adds the bias --------------------
+// ---- a product with a weight; the next operation adds the bias --------------
 
 typedef struct {
     LinearParameters parameters;
-    const char *kind; // what --profile calls it
+    const char *kind; // name in --profile
     Gemm *gemm;
     GemmWeight *weight;
 } Linear;
 
-// Multiplies with `gemm`, the model's own or another; the model packs the weight whenever it
-// changed.
+// Multiplies with `gemm`, the model's own or another. The model packs the weight after every
+// change.
 Linear linear_create(CpuModel *model, Gemm *gemm, const LinearParameters *parameters,
                      const char *kind);
 void linear_forward(const BlockPass *pass, const Linear *linear, real *y, Matrix x);
@@ -119,45 +119,45 @@ void linear_backward(const BlockPass *pass, const Linear *linear, real *dx, Matr
 typedef struct {
     NormOrder order;
     size_t layer;
-    const char *place; // what --stats calls f(x)
+    const char *place; // name of f(x) in --stats
     size_t after_layer;
-    const char *after; // and x'
+    const char *after; // name of x' in --stats
     uint32_t site;     // of the dropout
-    size_t bias;       // (C) that is added to f's last product; or NO_PARAMETER
-    size_t shifted;    // channels of `input` that are those of the token before (token_shift.h)
+    size_t bias;       // (C) bias of f's last product, or NO_PARAMETER
+    size_t shifted;    // channels of `input` taken from the previous token (token_shift.h)
     Norm norm;
-    Matrix input; // (M, C) what f reads
-    real *sum;    // (M, C) post-norm: what is normalised
+    Matrix input; // (M, C) input of f
+    real *sum;    // (M, C) post-norm: input of the norm
 } Sublayer;
 
-// input: with what f reads; else it is set in another way.
+// input: carves the input of f; else it is set in another way.
 void sublayer_carve(Sublayer *sublayer, CpuModel *model, bool input);
 
-// What f reads, from x.
+// Computes the input of f from x.
 void sublayer_begin(const BlockPass *pass, const Sublayer *sublayer, const real *x);
 
-// out = x', from f's last product y (M, C). out may be x.
+// out = x', from the output y (M, C) of f's last product. out may be x.
 void sublayer_residual(const BlockPass *pass, const Sublayer *sublayer, real *out, const real *x,
                        const real *y);
 
-// work->doutput, the gradient to y, from work->dx.
+// Computes work->doutput, the gradient to y, from work->dx.
 void sublayer_residual_backward(const BlockPass *pass, const Sublayer *sublayer);
 
-// work->dx, the gradient to x, through `first`, f's first product, from the gradient to its result.
-// again: what f reads is not kept and is made again.
+// Adds the path through f to work->dx, which becomes the gradient to x. `first` is f's first
+// product, dy the gradient to its output. again: the input of f was not kept and is recomputed.
 void sublayer_begin_backward(const BlockPass *pass, const Sublayer *sublayer, const Linear *first,
                              Matrix dy, const real *x, bool again);
 
 // ---- attention --------------------------------------------------------------
-// What all layers of a model use one after the other.
+// Shared by all layers of a model, which run one after the other.
 typedef struct {
     size_t channels, heads; // C, H
     AttentionMemory memory;
-    Gemm *gemm;                 // float32, for kinds that need it; NULL: there are none
-    Matrix input;               // (M, C) what their products for queries, keys and values read
-    Matrix again;               // (M, C) and the backward pass of these
-    bool prepares;              // some layer does, with:
-    real *prepared, *dprepared; // (M, 3C) what attention reads, and the gradient to that
+    Gemm *gemm;                 // float32, for kinds that need it; NULL: none do
+    Matrix input;               // (M, C) their input of the product for queries, keys, values
+    Matrix again;               // (M, C) the same in the backward pass
+    bool prepares;              // whether any layer prepares attention's input; if so:
+    real *prepared, *dprepared; // (M, 3C) input of attention, and its gradient
     const real *angles;         // (positions, D) of rotary positions, or NULL
 } AttentionShared;
 
@@ -166,19 +166,19 @@ void attention_shared_create(AttentionShared *shared, CpuModel *model, const Mod
 void attention_shared_carve(AttentionShared *shared, CpuModel *model);
 void attention_shared_free(AttentionShared *shared);
 
-// What self- and cross-attention have in common: all but what queries, keys and values are made of.
-// Without a projection the result of attention joins the residual stream as it is.
+// The common part of self- and cross-attention: everything except how queries, keys and values are
+// computed. Without a projection the result of attention is added to the residual stream as it is.
 typedef struct {
     Sublayer sublayer;
     const AttentionPlan *plan;
     const AttentionShared *shared;
-    const char *const *names; // (2) what --stats calls weights and scores
+    const char *const *names; // (2) names of weights and scores in --stats
     Linear projection;
     Matrix attended; // (M, C)
     real *kept;      // AttentionKernel.kept
 } AttentionSublayer;
 
-// From queries, keys and values to out = x'; and from work->dx to the gradients to these.
+// Forward: out = x' from queries, keys and values. Backward: their gradients from work->dx.
 void attention_sublayer_forward(const BlockPass *pass, const AttentionSublayer *sublayer,
                                 const AttentionInput *in, real *out, const real *x);
 void attention_sublayer_backward(const BlockPass *pass, const AttentionSublayer *sublayer,
@@ -187,9 +187,9 @@ void attention_sublayer_backward(const BlockPass *pass, const AttentionSublayer 
 // Self-attention.
 typedef struct {
     AttentionSublayer common;
-    Linear qkv, exact; // the product, and in float32 where the kind needs that
-    real *projected;   // (M, (H + 2H') D) queries, keys and values, as the product makes them;
-                       // with the bias where nothing else adds it
+    Linear qkv, exact; // the product, and the float32 one for kinds that need it
+    real *projected;   // (M, (H + 2H') D) queries, keys and values: the product's output, with the
+                       // bias if nothing else adds it
 } AttentionBlock;
 
 void attention_block_create(AttentionBlock *block, CpuModel *model, const AttentionShared *shared,
@@ -201,21 +201,22 @@ void attention_block_backward(const BlockPass *pass, const AttentionBlock *block
 
 // ---- cross-attention: queries of one stack, keys and values of the encoder --
 //
-// The encoder's pass is the source of the decoder's; N rows. `x` is what its last layer wrote.
+// The encoder's pass is the source of the decoder's and has N rows. `x` is the output of its last
+// layer.
 
 typedef struct {
     Norm norm;     // after the last layer, or none
-    Matrix result; // (N, C) what keys and values are made of
-    real *dresult; // (N, C) the gradient to that: 0 after the forward pass, all blocks add to it
+    Matrix result; // (N, C) input of the product for keys and values
+    real *dresult; // (N, C) its gradient: 0 after the forward pass, then all blocks add to it
 } Encoded;
 
-void encoded_carve(Encoded *encoded, CpuModel *model); // encoded->norm.parameters are known
+void encoded_carve(Encoded *encoded, CpuModel *model); // needs encoded->norm.parameters
 void encoded_forward(const BlockPass *source, const Encoded *encoded, const real *x);
 void encoded_backward(const BlockPass *source, const Encoded *encoded, const real *x); // work->dx
 
 typedef struct {
     AttentionSublayer common;
-    const Encoded *encoded; // which layers share
+    const Encoded *encoded; // shared by all layers
     Linear query, key_value;
     real *queries;    // (M, C) without the bias
     real *key_values; // (N, 2C)
@@ -236,7 +237,7 @@ typedef struct {
     Sublayer sublayer;
     ActivationKind activation;
     Linear up, down;
-    bool kept;        // for the backward pass; else these are NULL:
+    bool kept;        // whether these are kept for the backward pass; else NULL:
     real *hidden;     // (M, F), SwiGLU (M, 2F), before bias and activation
     Matrix activated; // (M, F)
 } FfnBlock;
@@ -247,30 +248,31 @@ void ffn_block_carve(FfnBlock *block, CpuModel *model);
 void ffn_block_forward(const BlockPass *pass, const FfnBlock *block, real *out, const real *x);
 void ffn_block_backward(const BlockPass *pass, const FfnBlock *block, const real *x);
 
-// ---- the rows that have a target: only these are classified ------------------
+// ---- the rows that have a target: only these are classified -----------------
 
 typedef struct {
-    size_t *rows;     // (K) which
+    size_t *rows;     // (K) row numbers
     int32_t *targets; // (K)
 } ChosenRows;
 
 void chosen_carve(ChosenRows *chosen, CpuModel *model);
 
-// A pass over the rows that have a target, or over all, which `batch` then describes.
+// Returns a pass over the rows that have a target, or over all rows, and sets `batch` to describe
+// them.
 BlockPass chosen_pass(const BlockPass *pass, const ChosenRows *chosen, bool all, Batch *batch);
 
-// work->output (K, C), from the last x (M, C). Returns it.
+// Computes and returns work->output (K, C), from the last x (M, C).
 const real *chosen_forward(const BlockPass *chosen, const ChosenRows *rows, const real *x,
                            size_t channels);
-// work->dx (M, C) from gradients (K, C), which are not work->dx.
+// Computes work->dx (M, C) from gradients (K, C), which must not be work->dx.
 void chosen_backward(const BlockPass *pass, const BlockPass *chosen, const ChosenRows *rows,
                      const real *gradients, size_t channels);
 
-// ---- prediction: LayerNorm's input GELU(x W + b) of the rows that have a target ----
+// ---- prediction: LayerNorm's input GELU(x W + b), of rows that have a target ------
 
 typedef struct {
     Linear transform;
-    Matrix input;    // (K, C) the last x of these
+    Matrix input;    // (K, C) the last x of these rows
     real *hidden;    // (K, C) before bias and GELU
     real *activated; // (K, C)
 } PredictionBlock;
@@ -280,7 +282,8 @@ void prediction_carve(PredictionBlock *block, CpuModel *model);
 
 void prediction_forward(const BlockPass *chosen, const PredictionBlock *block,
                         const ChosenRows *rows, const real *x);
-// work->dnorm (K, C), to the last x of these, from work->dx (K, C), to `activated`.
+// Computes work->dnorm (K, C), the gradient to the last x of these rows, from work->dx (K, C), the
+// gradient to `activated`.
 void prediction_backward(const BlockPass *chosen, const PredictionBlock *block);
 
 // ---- final normalisation and classifier -------------------------------------
@@ -288,10 +291,10 @@ void prediction_backward(const BlockPass *chosen, const PredictionBlock *block);
 typedef struct {
     Norm norm;
     size_t weight, bias; // (V, C), (V) or NO_PARAMETER
-    bool bias_fixed;     // it is not trained
+    bool bias_fixed;     // the bias is not trained
     size_t vocabulary;   // V
     Matrix normal;       // (M, C)
-    real *losses;        // (M) -log p of each target of the last head_forward(), or 0
+    real *losses;        // (M) -log p of each target in the last head_forward(); 0 without target
     Classifier *classifier;
 } OutputHead;
 
@@ -299,12 +302,13 @@ void head_create(OutputHead *head, CpuModel *model, const NormParameters *norm, 
                  size_t bias, size_t vocabulary);
 void head_carve(OutputHead *head, CpuModel *model);
 
-// Sum over counted targets of -log p, from the last x; the logits (M, V).
+// head_forward() returns the sum of -log p over all targets, from the last x; head_logits()
+// computes the logits (M, V).
 double head_forward(const BlockPass *pass, const OutputHead *head, const real *x);
 void head_logits(const BlockPass *pass, const OutputHead *head, const real *x, real *logits);
 
-// The same sum and its gradients times `scale`: to the parameters, and work->dx, to x. `backward`
-// is the backward pass that continues from there.
+// Returns the same sum and computes its gradients times `scale`: those of the parameters, and
+// work->dx, the gradient to x. `backward` is the backward pass that continues from there.
 double head_train(const BlockPass *forward, const BlockPass *backward, const OutputHead *head,
                   const real *x, double scale);
 

@@ -2,21 +2,23 @@
 // token j, target t and any shift c_i that keeps exp() in range,
 //
 //     e_ij = exp(l_ij - c_i),  Z_i = sum_j e_ij,  loss_i = log Z_i + c_i - l_it
-//     dh_i = (sum_j e_ij E_j) / Z_i - E_t,        dE_j = sum_i e_ij (h_i / Z_i) - sum_{i: t = j}
-//     h_i
+//     dh_i = (sum_j e_ij E_j) / Z_i - E_t
+//     dE_j = sum_i e_ij (h_i / Z_i) - sum_{i: t = j} h_i
 //
-// so that no product needs Z_i before its row is complete: the e_ij of a block of rows and a slice
-// of the vocabulary are made from the logits while these are in cache, and go at once into the
-// product that becomes dh. Only they are kept for the rows of a chunk; once all Z_i are known, the
-// product for dE takes h_i / Z_i. It is our own (tile.h): it sums over rows, and reads the e_ij as
-// words that hold two rows of one token, where a library would first have to transpose them. Where
-// a processor has AMX, all three are our own, and e_ij are made between them (classifier_amx.h).
-// The target's own term is left out of the products and added in full precision: p_t - 1 = -(sum
-// over j != t of e_ij) / Z_i keeps its digits where p_t is close to 1.
+// so no product needs Z_i before its row is complete. The e_ij of a block of rows and a slice of
+// the vocabulary are computed from the logits while these are in cache, and used at once in the
+// product for dh. Only the e_ij are kept for all rows of a chunk. Once all Z_i are known, the
+// product for dE takes h_i / Z_i. This product is our own (tile.h): it sums over rows, and reads
+// the e_ij as words that hold two rows of one token, while a library would first have to transpose
+// them. With AMX, all three products are our own, and the e_ij are computed between them
+// (classifier_amx.h).
 //
-// Label smoothing by s adds s to that term, and -s / V to those of all tokens alike, which needs no
-// product but with sums: dh_i -= s/V sum_j E_j and dE_j -= s/V sum_i h_i. Its loss is s (l_it -
-// mean_j l_ij) more.
+// The target's own term is excluded from the products and added in full precision: p_t - 1 = -(sum
+// over j != t of e_ij) / Z_i stays accurate when p_t is close to 1.
+//
+// Label smoothing by s adds s to that term, and -s / V to the terms of all tokens. This needs only
+// sums, no product: dh_i -= s/V sum_j E_j and dE_j -= s/V sum_i h_i. It adds s (l_it - mean_j l_ij)
+// to the loss.
 #include "classifier_parts.h"
 
 #include "bf16.h"
@@ -38,7 +40,7 @@ static size_t chunk_rows(bool pairs, size_t vocabulary, size_t rows) {
 
 static void gradients_carve(Classifier *c, Arena *arena) {
     const size_t words = classifier_word_rows(c, c->chunk), columns = classifier_columns(c);
-    // The product reads CLASSIFIER_TOKENS words at a time, maybe beyond the last row.
+    // The product reads CLASSIFIER_TOKENS words at a time, possibly beyond the last row.
     c->e = arena_reals(arena,
                        tile_count(words, round_up(c->vocabulary, PAIRS_STEP)) + CLASSIFIER_TOKENS,
                        1, classifier_what);
@@ -76,7 +78,7 @@ static const ClassifierPasses *passes_by(Multiplier engine) {
 }
 
 // ---- rows -------------------------------------------------------------------
-// Row i of e in one slice, which was kept, times `factor`.
+// Multiplies the kept e of row i in one slice by `factor`.
 static void scale_words(const Classifier *c, size_t i, size_t slice, real factor) {
     const size_t width = classifier_slice_width(c, slice);
     for (size_t j = 0; j < width; j++) {
@@ -108,13 +110,13 @@ real classifier_largest(const real *logits, const real *bias, size_t width) {
     return max;
 }
 
-// Z_i of a row whose target counts.
+// Returns Z_i of a row that has a target.
 static double sum_of_row(const Classifier *c, size_t i) {
     return c->others[i] + exp((double)c->target_logit[i] - (double)c->shift[i]);
 }
 
-// With Z_i known: dh_i in full from its sums (C) over tokens, which may be stored there, and h_i /
-// Z_i (C) for dE.
+// Once Z_i is known: computes dh_i from its sums (C) over tokens, which may be stored in dh_i
+// itself, and h_i / Z_i (C) for dE.
 static void finish_row(Classifier *c, const ClassifierChunk *chunk, size_t i, const real *sums,
                        real *restrict h) {
     const size_t channels = c->channels;
@@ -155,7 +157,7 @@ void classifier_finish_rows(Classifier *c, const ClassifierChunk *chunk, size_t 
 }
 
 // ---- chunks -----------------------------------------------------------------
-// Targets in a slice, whose e_ij are no part of the products.
+// Adds the terms of the targets in a slice, whose e_ij are excluded from the products.
 static void add_targets(const Classifier *c, const ClassifierChunk *chunk, size_t slice,
                         real *dweight, real *dbias) {
     const size_t first = slice * CLASSIFIER_SLICE, width = classifier_slice_width(c, slice),
@@ -185,7 +187,7 @@ static void slices_of_chunk(Classifier *c, const ClassifierChunk *chunk, real *d
     }
 }
 
-// Rows of a block, such that all threads have some.
+// Returns the rows per block, such that all threads get some.
 static size_t block_rows(const Classifier *c, size_t rows) {
     const size_t threads = (size_t)c->threads;
     const size_t share = rows > threads ? (rows + threads - 1) / threads : 1;
@@ -266,7 +268,7 @@ static void check_targets(const Classifier *c, const int32_t *targets, size_t m)
                  c->vocabulary);
 }
 
-// Rows of a chunk, such that all chunks of m rows are about equally long.
+// Returns the rows per chunk, such that all chunks of m rows have about the same length.
 static size_t even_chunk(const Classifier *c, size_t m) {
     const size_t chunks = (m + c->chunk - 1) / c->chunk;
     return chunks == 0 ? c->chunk

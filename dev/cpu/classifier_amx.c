@@ -12,11 +12,11 @@ enum {
     TILE = HALF * HALF, // words
     BLOCK = AMX_BLOCK * AMX_BLOCK,
     PAIRS = AMX_BLOCK / 2, // of rows
-    DEPTH = 8 // groups of words that are summed before the sums are stored: e_ij stay in L1
+    DEPTH = 8              // groups of words per store of the sums: their e_ij stay in L1
 };
 
 // ---- operands ---------------------------------------------------------------
-// Elements c to c + 16 of a row of n, zeros beyond it; nothing of a row that is NULL.
+// Returns elements c to c + 16 of a row of n, zeros beyond it. A NULL row is all zeros.
 static __m512 part_of_row(const float *row, size_t c, size_t n) {
     if (!row || c >= n) return _mm512_setzero_ps();
     if (c + HALF <= n) return _mm512_loadu_ps(row + c);
@@ -64,7 +64,7 @@ void classifier_amx_transpose(float *tiles, const float *h, const float factor[A
         tile_transpose(square);
         for (size_t w = 0; w < HALF; w++) tile_store(tiles + c * HALF + w * HALF, square[w]);
     }
-    // A factor in two parts, so that dbias keeps 16 bits of it.
+    // Splits each factor into two bf16, so that dbias keeps 16 bits of it.
     float *last = tiles + channels * HALF;
     uint16_t parts[2][AMX_BLOCK];
     for (size_t i = 0; i < AMX_BLOCK; i++) {
@@ -84,7 +84,7 @@ TILE_INLINE void start_logits(const float *bias) {
     AMX_LOAD(3, bias + HALF, 0);
 }
 
-// Adds AMX_BLOCK channels' share.
+// Adds the products of AMX_BLOCK channels.
 TILE_INLINE void add_logits(const float *h, size_t h_row, const float *across) {
     AMX_LOAD(4, h, h_row);
     AMX_LOAD(6, across, HALF);
@@ -114,21 +114,21 @@ void classifier_amx_logits(float *logits, const ClassifierStrip *strip) {
     }
 }
 
-// Rounded to bf16 in the upper half; the lower half is left over.
+// Rounds to bf16 in the upper half; the lower half is not cleared.
 TILE_INLINE __m512i round_up_half(__m512 e) {
     return _mm512_add_epi32(_mm512_castps_si512(e), _mm512_set1_epi32(0x8000));
 }
 
-// Words of a low and a high bf16 from two such vectors.
+// Returns words of a low and a high bf16 from two such vectors.
 TILE_INLINE __m512i join(__m512i low, __m512i high) {
     return _mm512_mask_mov_epi16(_mm512_srli_epi32(low, 16), 0xaaaaaaaa, high);
 }
 
-// What exponentials of a block read and write.
+// Input and output of the exponentials of a block.
 typedef struct {
     const float *logits; // (32, 32)
     const float *shift;  // (32) times log2(e)
-    __m512 *sums;        // (32) lane by lane
+    __m512 *sums;        // (32) one sum per lane
     float *left, *words; // or NULL
 } Exponentials;
 
@@ -158,8 +158,8 @@ TILE_INLINE void rows_until(const Exponentials *x, size_t *p, size_t end, bool k
     for (; *p < end; (*p)++) two_rows(x, *p, keep);
 }
 
-// Targets among the tokens from `first` on: their logits move from the block (32, 32) to
-// target_logit, and -Inf takes their place.
+// For targets among the tokens from `first` on: moves their logits from the block (32, 32) to
+// target_logit, and replaces them by -Inf.
 static void take_targets(float *logits, float *target_logit, const int32_t *targets,
                          int32_t first) {
     for (size_t i = 0; i < AMX_BLOCK; i += HALF) {
@@ -175,8 +175,8 @@ static void take_targets(float *logits, float *target_logit, const int32_t *targ
     }
 }
 
-// The products of a block, if there is one, and between them the exponentials of the block before,
-// if any.
+// Computes the logits of each block, and between its products the exponentials of the previous
+// block.
 TILE_INLINE void exponentials_of_slice(const ClassifierStrip *strip, __m512 *sums,
                                        float *target_logit, float *left, float *words, bool keep) {
     _Alignas(64) float logits[2][BLOCK], shift[AMX_BLOCK];
@@ -195,8 +195,8 @@ TILE_INLINE void exponentials_of_slice(const ClassifierStrip *strip, __m512 *sum
         }
         start_logits(strip->bias + b * AMX_BLOCK);
         for (size_t s = 0; s < steps; s++) {
-            // Pairs of rows after each product: more at once would fill the queue that products
-            // wait in.
+            // A few pairs of rows after each product: more at once would fill the queue in which
+            // products wait.
             const float *rows = h + s * HALF, *tokens = strip->across + (b * steps + s) * 2 * TILE;
             const size_t done = PAIRS * 4 * s, all = 4 * steps;
             AMX_LOAD(4, rows, h_row);
@@ -252,7 +252,7 @@ void classifier_amx_gradient(float *sums, const float *tiles, const float *words
                              size_t groups, size_t channels) {
     const size_t steps = channels / AMX_BLOCK, of_group = (channels + HALF) * HALF;
     const size_t share =
-        (BLOCK / 2 + steps - 1) / steps; // of the next words of a group, asked for each time
+        (BLOCK / 2 + steps - 1) / steps; // words of the next group to prefetch per step
     memset(sums, 0, (channels + HALF) * AMX_BLOCK * sizeof(*sums));
     for (size_t first = 0; first < groups; first += DEPTH) {
         const size_t end = groups - first < DEPTH ? groups : first + DEPTH;

@@ -1,15 +1,14 @@
-// The classifier's passes with a library's products, but for that for dE, which is our own
-// (tile.h): it sums over rows, and reads the e_ij as words that hold two rows of one token, where a
-// library would first have to transpose them.
+// The classifier's passes with a library's products. Only the product for dE is our own (tile.h):
+// it sums over rows, and reads the e_ij as words that hold two rows of one token, while a library
+// would first have to transpose them.
 #include "classifier_parts.h"
 
 #include "bf16.h"
 #include "vector_math.h"
 
 enum {
-    // The product for dE takes DEPTH words of TOKENS tokens at a time with CLASSIFIER_COLUMNS of h,
-    // which stay
-    // in L1.
+    // The product for dE takes DEPTH words of TOKENS tokens at a time, and CLASSIFIER_COLUMNS
+    // columns of h, which stay in L1.
     DEPTH = 32,
     TOKENS = CLASSIFIER_TOKENS
 };
@@ -36,21 +35,21 @@ static void library_pack(Classifier *c, size_t slice, const real *rows) {
 }
 
 // ---- exponentials -----------------------------------------------------------
-// Two rows of a slice, and where their e_ij go.
+// Two rows of a slice, and where their e_ij are stored.
 typedef struct {
     real *logits;     // (2, width)
     const real *bias; // (width)
     real shift[2];
     size_t width;
-    bool keep;   // or the sums alone are wanted
+    bool keep;   // else only the sums are needed
     real *words; // for dE
-    Matrix e;    // (2, width) for dh, where that reads bf16
+    Matrix e;    // (2, width) for dh, if that product reads bf16
 } TwoRows;
 
 #if TILE_PAIRS
 
-// The e_ij of 16 tokens from their logits, (2, 16), `width` apart: added to the rows' sums, and
-// stored.
+// Computes the e_ij of 16 tokens from their logits (2, 16), `width` apart, adds them to the sums of
+// both rows and stores them.
 TILE_INLINE void exponentials_of_16(const real *logits, size_t width, const real *bias,
                                     const __m512 shift[2], uint16_t *e, real *words,
                                     __m512 sums[2]) {
@@ -67,7 +66,7 @@ TILE_INLINE void exponentials_of_16(const real *logits, size_t width, const real
     _mm512_stream_si512((void *)words, tile_interleave(both));
 }
 
-// The same for the last `count` tokens, by way of 16.
+// The same for the last `count` tokens, padded to 16.
 static void exp_tail(const TwoRows *two, size_t count, const __m512 shift[2], __m512 sums[2]) {
     const size_t width = two->width, j = width - count;
     real logits[32], bias[16];
@@ -82,9 +81,9 @@ static void exp_tail(const TwoRows *two, size_t count, const __m512 shift[2], __
         memcpy((uint16_t *)two->e.data + r * width + j, e + 16 * r, count * sizeof(*e));
 }
 
-// e of both rows in bf16, and as pairs; the words beyond `width` become 0. In one pass, which takes
-// 70% of the time of two. The words bypass the caches, as dE is made much later; the barrier after
-// a chunk's rows makes them visible to other threads.
+// e of both rows in bf16, for dh and as pairs; the words beyond `width` become 0. Doing both in one
+// pass takes 70% of the time of two passes. The words bypass the caches, because dE is computed
+// much later; the barrier after a chunk's rows makes them visible to other threads.
 static void exponentials_in_pairs(const TwoRows *two, real sums[2]) {
     const size_t width = two->width, rest = width % 16;
     const __m512 shift[2] = {_mm512_set1_ps(two->shift[0]), _mm512_set1_ps(two->shift[1])};
@@ -100,8 +99,8 @@ static void exponentials_in_pairs(const TwoRows *two, real sums[2]) {
 
 #endif
 
-// e (width) = exp(logits + bias - shift); returns the sum. Not inlined: compilers add in another
-// order in another place, and the loss of an evaluation has the bits of training's.
+// e (width) = exp(logits + bias - shift); returns the sum. Not inlined: compilers may sum in a
+// different order at each call, but an evaluation's loss must have the same bits as in training.
 static __attribute__((noinline)) real exponentials_of_row(real *restrict e,
                                                           const real *restrict logits,
                                                           const real *restrict bias, real shift,
@@ -116,7 +115,7 @@ static __attribute__((noinline)) real exponentials_of_row(real *restrict e,
     return sum;
 }
 
-// e of both rows, and their sums.
+// Computes e of both rows, and their sums.
 static void exponentials(const TwoRows *two, bool pairs, real sums[2]) {
 #if TILE_PAIRS
     if (pairs) {
@@ -133,16 +132,16 @@ static void exponentials(const TwoRows *two, bool pairs, real sums[2]) {
     }
 }
 
-// Row i, from its logits (width) of one slice: a first shift, and the target's logit, which is
-// taken out.
+// Starts row i with its logits (width) of one slice: sets a first shift, and removes the target's
+// logit from the logits.
 static void start_row(Classifier *c, const ClassifierChunk *chunk, size_t i, size_t slice,
                       real *logits, const real *bias) {
-    if (slice == 0) { // any finite shift will do that does not overflow
+    if (slice == 0) { // any finite shift that does not overflow works
         c->shift[i] = logits[0] + bias[0] > CLASSIFIER_LOWEST_SHIFT ? logits[0] + bias[0]
                                                                     : CLASSIFIER_LOWEST_SHIFT;
         c->others[i] = 0;
     }
-    // Wraps around, to a large number, for a target below the slice and for -1.
+    // Wraps around to a large number for a target before this slice, and for -1.
     const size_t target = (size_t)chunk->targets[i] - slice * CLASSIFIER_SLICE;
     if (target >= classifier_slice_width(c, slice)) return;
     const real logit = logits[target] + bias[target];
@@ -152,8 +151,8 @@ static void start_row(Classifier *c, const ClassifierChunk *chunk, size_t i, siz
         classifier_raise_shift(c, i, slice, logit, dh_of_row(c, chunk, i));
 }
 
-// Rows i and i + 1, of which `count` (1 or 2) exist: e and its sums from their logits of one slice.
-// A row that does not exist gets zeros.
+// Computes e of rows i and i + 1, of which `count` (1 or 2) exist, and their sums, from their
+// logits of one slice. A missing row gets zeros.
 static void two_rows_of_slice(Classifier *c, const ClassifierChunk *chunk, size_t i, size_t count,
                               size_t slice, TwoRows *two) {
     const size_t width = two->width;
@@ -177,8 +176,8 @@ static void two_rows_of_slice(Classifier *c, const ClassifierChunk *chunk, size_
 }
 
 // ---- passes over a chunk ----------------------------------------------------
-// From the logits (rows, width) of a block of rows and a slice: their sums and, when training, e
-// for both products.
+// From the logits (rows, width) of a block of rows and a slice: computes their sums of e and, in
+// training, e for both products.
 static void exponentials_of_block(Classifier *c, const ClassifierChunk *chunk, size_t first,
                                   size_t rows, size_t slice, const ClassifierWorker *worker,
                                   Matrix e) {
@@ -196,7 +195,7 @@ static void exponentials_of_block(Classifier *c, const ClassifierChunk *chunk, s
     }
 }
 
-// A block of rows, the first one even: logits, exponentials and dh, slice by slice.
+// For a block of rows, the first one even: computes logits, exponentials and dh, slice by slice.
 static void rows_pass(Classifier *c, const ClassifierChunk *chunk, size_t first, size_t rows,
                       const ClassifierWorker *worker) {
     const Matrix h = gemm_input_rows(chunk->h, first);
@@ -219,8 +218,8 @@ static void rows_pass(Classifier *c, const ClassifierChunk *chunk, size_t first,
                                worker);
 }
 
-// sums (width) += the sums of the columns of e (count, width), `count` rows of words from row `row`
-// on, each row times its factor.
+// sums (width) += the column sums of e (count, width), which are `count` rows of words from row
+// `row` on, each row times its factor.
 static void add_column_sums(const Classifier *c, real *restrict sums, const real *restrict e,
                             size_t row, size_t count, size_t width) {
     for (size_t i = 0; i < count; i++) {
@@ -241,8 +240,7 @@ static void add_column_sums(const Classifier *c, real *restrict sums, const real
 }
 
 // sums (CLASSIFIER_SLICE, CLASSIFIER_COLUMNS) = e^T h / Z for a slice and `columns` columns of h
-// from `column` on; where column_sums is given, what dbias needs is added to it while e is in
-// cache.
+// from `column` on. If column_sums is not NULL, adds the slice's dbias to it while e is in cache.
 static void slice_product(const Classifier *c, real *sums, real *column_sums, size_t slice,
                           size_t rows, size_t column, size_t columns) {
     const ClassifierWords all = classifier_words(c, slice, 0);
@@ -254,7 +252,7 @@ static void slice_product(const Classifier *c, real *sums, real *column_sums, si
         const real *e = all.data + k * width, *h = c->scaled_h + k * stride + column;
         if (column_sums) add_column_sums(c, column_sums, e, c->pairs ? 2 * k : k, depth, width);
         for (size_t j = 0; j < width; j += TOKENS) {
-            // A share of the next words, which come from memory.
+            // Prefetches a share of the next words, which come from memory.
             if (k + 2 * DEPTH <= words)
                 tile_prefetch(e + DEPTH * width + j * DEPTH, TOKENS * DEPTH);
             real *sum = sums + j * CLASSIFIER_COLUMNS;
@@ -265,8 +263,8 @@ static void slice_product(const Classifier *c, real *sums, real *column_sums, si
     }
 }
 
-// `count` columns of `width` rows of dweight, `channels` apart, += sums (CLASSIFIER_SLICE,
-// CLASSIFIER_COLUMNS).
+// Adds sums (CLASSIFIER_SLICE, CLASSIFIER_COLUMNS) to `count` columns of `width` rows of dweight,
+// `channels` apart.
 static void add_sums(real *restrict dweight, size_t channels, const real *restrict sums,
                      size_t width, size_t count) {
     for (size_t j = 0; j < width; j++)
@@ -274,7 +272,7 @@ static void add_sums(real *restrict dweight, size_t channels, const real *restri
             dweight[j * channels + i] += sums[j * CLASSIFIER_COLUMNS + i];
 }
 
-// A slice's part of dweight and dbias, over all rows of the chunk.
+// Adds a slice's part of dweight and dbias, over all rows of the chunk.
 static void slice_gradients(const Classifier *c, const ClassifierChunk *chunk, size_t slice,
                             const ClassifierWorker *worker, real *dweight, real *dbias) {
     const size_t first = slice * CLASSIFIER_SLICE, width = classifier_slice_width(c, slice),
@@ -290,7 +288,7 @@ static void slice_gradients(const Classifier *c, const ClassifierChunk *chunk, s
     for (size_t j = 0; dbias && j < width; j++) dbias[first + j] += column_sums[j];
 }
 
-// Logits of a block of rows, bias added, to their rows of (M, V).
+// Computes the logits of a block of rows, including the bias, in their rows of (M, V).
 static void logits_pass(const Classifier *c, const ClassifierChunk *chunk, size_t first,
                         size_t rows, const ClassifierWorker *worker, real *logits) {
     for (size_t s = 0; s < c->slices; s++) {

@@ -1,7 +1,8 @@
-// Label smoothing, which needs no products but sums over the vocabulary and over rows.
+// Label smoothing, which needs no products, only sums over the vocabulary and over rows.
 #include "classifier_parts.h"
 
-// weight_sum and bias_sum. Threads share out the channels, so that sums have one order.
+// Computes weight_sum and bias_sum. Threads divide the channels, so that the order of sums is
+// fixed.
 void classifier_sum_weights(Classifier *c, const real *bias) {
     const size_t channels = c->channels;
 #pragma omp parallel for schedule(static)
@@ -16,7 +17,7 @@ void classifier_sum_weights(Classifier *c, const real *bias) {
     for (size_t j = 0; bias && j < c->vocabulary; j++) c->bias_sum += (double)bias[j];
 }
 
-// h_sum and rows_share, over the rows that count.
+// Computes h_sum and rows_share, over the rows that have a target.
 void classifier_sum_rows(Classifier *c, const ClassifierChunk *chunk) {
     const size_t channels = c->channels;
     const double share = chunk->scale * c->smoothing / (double)c->vocabulary;
@@ -35,7 +36,7 @@ void classifier_sum_rows(Classifier *c, const ClassifierChunk *chunk) {
     for (size_t i = 0; i < chunk->rows; i++) c->rows_share += chunk->targets[i] < 0 ? 0 : share;
 }
 
-// What smoothing adds to the loss of a chunk.
+// Returns what smoothing adds to the loss of a chunk.
 double classifier_smoothing_loss(const Classifier *c, const ClassifierChunk *chunk) {
     double loss = 0;
     for (size_t i = 0; i < chunk->rows; i++) {
@@ -52,7 +53,7 @@ double classifier_smoothing_loss(const Classifier *c, const ClassifierChunk *chu
     return c->smoothing * loss;
 }
 
-// dweight and dbias of one slice.
+// Adds the part of smoothing to dweight and dbias of one slice.
 void classifier_smooth_slice(const Classifier *c, size_t slice, real *restrict dweight,
                              real *restrict dbias) {
     const size_t first = slice * CLASSIFIER_SLICE, width = classifier_slice_width(c, slice),

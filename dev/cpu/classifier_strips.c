@@ -1,5 +1,5 @@
-// The classifier's passes by AMX, where all three products are our own and e_ij are made between
-// them (classifier_amx.h), a strip of rows at a time.
+// The classifier's passes with AMX, one strip of rows at a time. All three products are our own,
+// and the e_ij are computed between them (classifier_amx.h).
 #include "classifier_parts.h"
 
 #if TILE_PAIRS
@@ -19,7 +19,7 @@ static void amx_carve(Classifier *c, Arena *arena) {
     }
 }
 
-// Where the words of a slice begin in `across` and `down`.
+// Returns where a slice begins in `across` and `down`, in words.
 static size_t amx_slice(const Classifier *c, size_t slice) {
     return slice * CLASSIFIER_SLICE * classifier_columns(c) / 2;
 }
@@ -38,7 +38,7 @@ typedef struct {
     int32_t targets[AMX_BLOCK];
 } Strip;
 
-// Rows of h in place, or where they are too few or too short, a copy filled up with zeros.
+// Sets in.h to the rows of h, or if they are too few or too short, to a copy padded with zeros.
 static void strip_rows(const Classifier *c, const ClassifierChunk *chunk,
                        const ClassifierWorker *worker, Strip *strip) {
     const size_t channels = c->channels, columns = classifier_columns(c);
@@ -52,7 +52,7 @@ static void strip_rows(const Classifier *c, const ClassifierChunk *chunk,
     strip->in.h = worker->strip;
 }
 
-// What the kernels need to know of a strip and a slice. Rows that do not exist get e_ij of 0.
+// Sets up the kernels' input for a strip and a slice. Missing rows get e_ij = 0.
 static void strip_create(const Classifier *c, const ClassifierChunk *chunk, size_t i, size_t rows,
                          size_t slice, const ClassifierWorker *worker, Strip *strip) {
     strip->i = i;
@@ -77,7 +77,7 @@ static void strip_create(const Classifier *c, const ClassifierChunk *chunk, size
     }
 }
 
-// Raises the shifts of rows whose sum or target passes the limits; whether there were any.
+// Raises the shifts of rows whose sum or target exceeds the limits. Returns whether there were any.
 static bool raise_shifts(Classifier *c, Strip *strip, const real *sums, const real *target_logit,
                          size_t slice, const ClassifierWorker *worker, real *dh) {
     bool known = false, raised = false;
@@ -96,8 +96,8 @@ static bool raise_shifts(Classifier *c, Strip *strip, const real *sums, const re
     return raised;
 }
 
-// e of a strip and a slice, its sums and target logits, and what it gives to dh (rows, C'), if that
-// is wanted.
+// Computes e of a strip and a slice, its sums and target logits, and adds to dh (rows, C') unless
+// it is NULL.
 static void strip_of_slice(Classifier *c, Strip *strip, size_t slice,
                            const ClassifierWorker *worker, real *dh) {
     real sums[AMX_BLOCK], target_logit[AMX_BLOCK];
@@ -115,7 +115,7 @@ static void strip_of_slice(Classifier *c, Strip *strip, size_t slice,
                               strip->in.channels);
 }
 
-// A first shift for each row: about the first token's logit, so that its e is about 1.
+// Sets each row's first shift to about the logit of the first token, so that its e is about 1.
 static void start_rows(Classifier *c, const ClassifierChunk *chunk, size_t first, size_t rows) {
     for (size_t i = first; i < first + rows; i++) {
         real logit = c->padded_bias[0], h[CLASSIFIER_COLUMNS];
@@ -129,7 +129,7 @@ static void start_rows(Classifier *c, const ClassifierChunk *chunk, size_t first
     }
 }
 
-// Rows i to i + rows, a strip's, from their sums (rows, C').
+// Finishes rows i to i + rows, those of a strip, from their sums (rows, C').
 static void finish_strip(Classifier *c, const ClassifierChunk *chunk, size_t i, size_t rows,
                          const real *sums, const ClassifierWorker *worker) {
     const size_t columns = classifier_columns(c);
@@ -140,7 +140,7 @@ static void finish_strip(Classifier *c, const ClassifierChunk *chunk, size_t i, 
                              c->factor + i, columns);
 }
 
-// rows_pass().
+// Implements ClassifierPasses.rows, like rows_pass().
 static void amx_rows_pass(Classifier *c, const ClassifierChunk *chunk, size_t first, size_t rows,
                           const ClassifierWorker *worker) {
     const size_t columns = classifier_columns(c);
@@ -160,7 +160,7 @@ static void amx_rows_pass(Classifier *c, const ClassifierChunk *chunk, size_t fi
         finish_strip(c, chunk, first + r, smaller(rows - r, AMX_BLOCK), dh + r * columns, worker);
 }
 
-// dweight and dbias of `tokens` tokens from `first` on += sums (C' + 16, AMX_BLOCK).
+// Adds sums (C' + 16, AMX_BLOCK) to dweight and dbias of `tokens` tokens from `first` on.
 static void add_transposed(const Classifier *c, const real *sums, size_t first, size_t tokens,
                            real *dweight, real *dbias) {
     const size_t channels = c->channels;
@@ -184,7 +184,7 @@ static void add_transposed(const Classifier *c, const real *sums, size_t first, 
         dbias[first + j] += factors[j] + factors[AMX_BLOCK + j];
 }
 
-// slice_gradients().
+// Implements ClassifierPasses.gradients, like slice_gradients().
 static void amx_slice_gradients(const Classifier *c, const ClassifierChunk *chunk, size_t slice,
                                 const ClassifierWorker *worker, real *dweight, real *dbias) {
     const size_t width = classifier_slice_width(c, slice),
@@ -201,14 +201,14 @@ static void amx_slice_gradients(const Classifier *c, const ClassifierChunk *chun
     amx_end();
 }
 
-// The chunk's bias, -Inf beyond the vocabulary.
+// Sets padded_bias to the bias, -Inf beyond the vocabulary.
 static void amx_pad_bias(Classifier *c, const real *bias) {
     const size_t tokens = round_up(c->vocabulary, AMX_BLOCK);
     for (size_t j = 0; j < tokens; j++)
         c->padded_bias[j] = j >= c->vocabulary ? -INFINITY : bias ? bias[j] : 0;
 }
 
-// logits_pass().
+// Implements ClassifierPasses.logits, like logits_pass().
 static void amx_logits_pass(const Classifier *c, const ClassifierChunk *chunk, size_t first,
                             size_t rows, const ClassifierWorker *worker, real *logits) {
     amx_begin();

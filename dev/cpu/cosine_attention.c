@@ -13,27 +13,27 @@
 #include <string.h>
 
 enum {
-    CHUNK = 64, // rows at a time: within a chunk attention is a masked product, before it the state
+    CHUNK = 64, // rows at a time: a masked product within a chunk, the state before it
     AHEAD = 8   // rows to prefetch
 };
 
 struct CosineAttention {
-    double power;                 // where none is learned
+    double power;                 // unless it is learned
     const TileEngine *engine;     // of products
     size_t heads, channels, size; // H, C, D
-    size_t columns;               // D' = D rounded up to what products take
-    size_t batch, queries, keys;  // B, Tq and Tk that there is memory for
+    size_t columns;               // D' = D rounded up for the products
+    size_t batch, queries, keys;  // B, Tq and Tk that the memory is for
     real *logarithms;             // (B, Tq) log n
     real *scratch;                // (B H, scratch_size)
     size_t scratch_size;
     size_t window;      // the largest; 0: none
-    ExpWindow *windows; // (B H, 2) sums of whole chunks' states, if there is a window; else NULL
+    ExpWindow *windows; // (B H, 2) sums of whole chunks' states; NULL: no window
     real *dbias;        // (B H, 3, D') sums over rows
     double *dexponent;  // (B H)
 };
 
-// One head's memory: rows of a chunk (CHUNK, D'), q and k normalised and g = dy / n^p; products of
-// them, and what their operands are packed in.
+// Buffers of one head: rows of a chunk (CHUNK, D'), with q and k normalised and g = dy / n^p; their
+// products, and packed operands.
 typedef struct {
     size_t columns; // D'
     const TileEngine *engine;
@@ -45,7 +45,7 @@ typedef struct {
     ExpWindow *windows;                // (2) of state and transposed
 } Scratch;
 
-// What all heads of one pass share.
+// Shared by all heads of a pass.
 typedef struct {
     const CosineAttention *attention;
     const AttentionInput *in;
@@ -76,7 +76,7 @@ void cosine_attention_set_window(CosineAttention *a, size_t window) {
     a->windows = allocate(a->batch * a->heads * 2, sizeof(ExpWindow), "attention");
 }
 
-// Chunks whose keys all queries of a later chunk see, in a window: those directly before it.
+// Returns how many chunks directly before a chunk are inside the window of all its queries.
 static size_t whole_chunks(size_t window) {
     return window / CHUNK > 0 ? window / CHUNK - 1 : 0;
 }
@@ -98,7 +98,7 @@ void cosine_attention_free(CosineAttention *a) {
     free(a);
 }
 
-// The logarithms of how many keys each query of sequence b sees.
+// Computes the logarithms of the number of keys that each query of sequence b sees.
 static void count_keys(CosineAttention *a, const AttentionInput *in, size_t b) {
     const uint8_t *mask = in->mask ? in->mask + b * in->keys : NULL;
     size_t visible = 0;
@@ -106,7 +106,7 @@ static void count_keys(CosineAttention *a, const AttentionInput *in, size_t b) {
     for (size_t i = 0; i < in->queries; i++) {
         if (in->causal) visible += !mask || mask[i];
         if (in->window > 0 && i >= in->window) visible -= !mask || mask[i - in->window];
-        // A row that sees nothing has 0 above the line.
+        // A row that sees nothing has a numerator of 0.
         a->logarithms[b * in->queries + i] = (real)log((double)(visible > 0 ? visible : 1));
     }
 }
@@ -146,12 +146,12 @@ static real sigmoid(real x) {
     return (real)(1 / (1 + exp(-(double)x)));
 }
 
-// p of head h.
+// Returns p of head h.
 static real power_of(const CosineAttention *a, const real *exponent, size_t h) {
     return exponent ? sigmoid(exponent[h]) : (real)a->power;
 }
 
-// A head's rows of queries, keys or values from one on.
+// A head's rows of queries, keys or values from row t0 on.
 typedef struct {
     const real *x, *bias; // bias (D) or NULL
     size_t stride, count;
@@ -167,7 +167,7 @@ static CosineRows rows_of(const CosinePass *pass, AttentionPart part, size_t uni
                         length - t0 < CHUNK ? length - t0 : CHUNK};
 }
 
-// Row r of those; 0 beyond the last one.
+// Loads row r, or zeros after the last row.
 static void load_row(real *restrict out, const CosineRows *rows, size_t r, size_t size) {
     if (r >= rows->count) {
         memset(out, 0, size * sizeof(real));
@@ -180,8 +180,8 @@ static void load_row(real *restrict out, const CosineRows *rows, size_t r, size_
 
 typedef enum { LOAD_QUERIES = 1, LOAD_KEYS = 2, LOAD_BOTH = 3 } Load;
 
-// A head's rows from t0 on: queries and, in the backward pass, the gradients to their sums; keys, 0
-// where they are hidden, and values.
+// Loads a head's rows from t0 on: queries and, in the backward pass, the gradients to their sums;
+// keys, 0 if they are masked, and values.
 static void load_chunk(const CosinePass *pass, Scratch *s, size_t unit, size_t t0, Load load) {
     const CosineAttention *a = pass->attention;
     const AttentionInput *in = pass->in;
@@ -221,14 +221,14 @@ static void load_chunk(const CosinePass *pass, Scratch *s, size_t unit, size_t t
 
 // ---- products: of float32 numbers in place, or of operands packed as words of two bf16 ----
 
-// Pairs of rows of x (rows, columns) become words.
+// Packs pairs of rows of x (rows, columns) into words.
 static void pack_rows(real *out, const real *x, size_t rows, size_t columns) {
     for (size_t i = 0; i < rows; i += 2)
         tile_right(out + i / 2 * columns, columns, x + i * columns, x + (i + 1) * columns, columns,
                    true);
 }
 
-// x (CHUNK, columns) as a left operand
+// Returns x (CHUNK, columns) as a left operand.
 static TileView left_rows(const Scratch *s, const real *x, size_t columns) {
     if (s->engine->step == 1) return (TileView){x, columns, 1};
     for (size_t i = 0; i < CHUNK * columns; i += TILE_COLUMNS)
@@ -236,7 +236,7 @@ static TileView left_rows(const Scratch *s, const real *x, size_t columns) {
     return (TileView){s->left, columns / 2, 1};
 }
 
-// x (CHUNK, D'), transposed, as a left operand
+// Returns x (CHUNK, D'), transposed, as a left operand.
 static TileView left_transposed(const Scratch *s, const real *x) {
     if (s->engine->step == 1) return (TileView){x, 1, s->columns};
     pack_rows(s->left, x, CHUNK, s->columns);
@@ -244,14 +244,14 @@ static TileView left_transposed(const Scratch *s, const real *x) {
     return (TileView){s->left, 1, s->columns};
 }
 
-// x (rows, D') as a right operand
+// Returns x (rows, D') as a right operand.
 static const real *right_rows(const Scratch *s, const real *x, size_t rows) {
     if (s->engine->step == 1) return x;
     pack_rows(s->right, x, rows, s->columns);
     return s->right;
 }
 
-// x (CHUNK, D'), transposed, as a right operand; packs a left one on the way.
+// Returns x (CHUNK, D'), transposed, as a right operand. May overwrite s->left.
 static const real *right_transposed(const Scratch *s, const real *x) {
     const TileView rows = left_rows(s, x, s->columns);
     const size_t words = s->columns / s->engine->step;
@@ -270,12 +270,12 @@ static const real *right_transposed(const Scratch *s, const real *x) {
     return s->right;
 }
 
-// Elements (row, column) of a square with first <= row - column <= last are kept.
+// The elements (row, column) of a square with first <= row - column <= last.
 typedef struct {
     ptrdiff_t first, last;
 } Band;
 
-// s->inner (CHUNK, CHUNK) = left right^T, of rows of a chunk, in a band, else 0
+// s->inner (CHUNK, CHUNK) = left right^T, of rows of a chunk, inside a band; 0 outside of it
 static void inner_product(const Scratch *s, const real *left, const real *right, Band band) {
     real *out = s->inner;
     const real *transposed = right_transposed(s, right);
@@ -303,14 +303,15 @@ static void state_add(const Scratch *s, real *state, const real *left, const rea
 }
 
 // ---- a chunk and what it sees -----------------------------------------------
-// Causal: the state is the sum of the chunks before, and the chunk itself a masked product; so are,
-// in a window, the chunks at its far end, and the state is the sum of the whole ones between.
-// Otherwise it is the sum of all keys. Keys see queries as queries see keys, the other way round.
+// Causal: the state is the sum of the previous chunks, and the chunk itself is a masked product.
+// With a window, the chunks at its far end are masked products, too, and the state is the sum of
+// the whole chunks in between. Not causal: the state is the sum of all keys. The gradients to keys
+// and values do the same over queries, in reverse order.
 
-// One of the two states of a pass: sum of left^T right of what came before, chunk by chunk.
+// One of the two states of a pass: the sum of left^T right over the previous chunks.
 typedef struct {
-    real *sum;         // (D', D') of all; with a window, room for a chunk's
-    ExpWindow *window; // its sum; NULL: none
+    real *sum;         // (D', D') of all chunks; with a window, a buffer for one chunk
+    ExpWindow *window; // sum over the window; NULL: no window
 } ChunkState;
 
 static ChunkState state_start(const CosinePass *pass, const Scratch *s, real *sum, size_t which) {
@@ -321,7 +322,7 @@ static ChunkState state_start(const CosinePass *pass, const Scratch *s, real *su
     return (ChunkState){sum, &s->windows[which]};
 }
 
-// Takes a chunk in. Where a window holds no whole chunk there is nothing to remember.
+// Adds a chunk to the state. If the window contains no whole chunk, there is no state.
 static void state_take(const CosinePass *pass, const Scratch *s, const ChunkState *state,
                        const real *left, const real *right) {
     if (state->window && whole_chunks(pass->in->window) == 0) return;
@@ -330,21 +331,22 @@ static void state_take(const CosinePass *pass, const Scratch *s, const ChunkStat
     if (state->window) exp_window_add(state->window, 0, state->sum);
 }
 
-// The chunk `distance` tokens from that of the queries to that of the keys: what these queries see,
-// rows being queries, or keys.
+// Returns what the queries of a chunk see of the chunk of keys that begins `distance` tokens before
+// it. Rows of the band are queries, or keys.
 static Band band_of(const AttentionInput *in, size_t distance, bool rows_are_keys) {
     const ptrdiff_t window = (ptrdiff_t)(in->window ? in->window : in->keys + CHUNK),
                     apart = (ptrdiff_t)distance;
     return rows_are_keys ? (Band){apart + 1 - window, apart} : (Band){-apart, window - 1 - apart};
 }
 
-// s->out (CHUNK, D') of the chunk from t0 on = left times the state, and left right^T values over
-// the chunks that are seen in part, its own among them, whose rows `load` takes, its own last.
+// s->out (CHUNK, D') of the chunk from t0 on = left times the state, plus left right^T values over
+// the chunks that are seen in part, including its own. `load` selects the rows to load of these;
+// its own chunk is loaded last.
 static void attend(const CosinePass *pass, Scratch *s, size_t unit, size_t t0, Load load,
                    const real *left, const real *right, const real *values,
                    const ChunkState *state) {
     const AttentionInput *in = pass->in;
-    const bool keys = load == LOAD_QUERIES; // rows of the chunk itself
+    const bool keys = load == LOAD_QUERIES; // rows of the chunk itself are keys
     const size_t chunks = in->window ? (in->window + CHUNK - 2) / CHUNK + 1 : 1;
     memset(s->out, 0, CHUNK * s->columns * sizeof(real));
     for (size_t n = chunks; in->causal && n-- > 0;) {
@@ -394,7 +396,7 @@ void cosine_attention_forward(CosineAttention *a, Matrix y, const real *exponent
 }
 
 // ---- backward ---------------------------------------------------------------
-// One row of s->out is the gradient of a query, key or value: to where it goes, and to the sum over
+// Stores one row of s->out, the gradient to a query, key or value, and adds it to the sum over
 // rows.
 static void store_gradient(const CosinePass *pass, const AttentionGradients *gradients, size_t unit,
                            AttentionPart which, size_t t, const real *row) {
@@ -407,8 +409,7 @@ static void store_gradient(const CosinePass *pass, const AttentionGradients *gra
     for (size_t d = 0; d < a->size; d++) sum[d] += row[d];
 }
 
-// dq_i = sum_j k_j (v_j . g_i), forwards; and q_i . dq_i = y_i . dy_i gives the exponent's
-// gradient.
+// dq_i = sum_j k_j (v_j . g_i), forwards. q_i . dq_i = y_i . dy_i gives the exponent's gradient.
 static void backward_queries(const CosinePass *pass, size_t unit,
                              const AttentionGradients *gradients) {
     const CosineAttention *a = pass->attention;
@@ -440,7 +441,7 @@ static void backward_queries(const CosinePass *pass, size_t unit,
     a->dexponent[unit] = -sum * power * (1 - power);
 }
 
-// The gradients of the keys and values of a chunk.
+// Computes the gradients to the keys and values of a chunk.
 static void backward_chunk(const CosinePass *pass, Scratch *s, size_t unit,
                            const AttentionGradients *gradients, size_t t0,
                            const ChunkState states[2]) {
@@ -522,7 +523,7 @@ static void decode_unit(real *restrict y, real *restrict state, real *restrict q
     for (size_t e = 0; e < size; e++) y[e] *= scale;
 }
 
-// The same of the keys and values (count, D) of a window, which a ring holds.
+// The same with the keys and values (count, D) of a window, stored in a ring.
 static void decode_window(real *restrict y, real *restrict q, const real *restrict keys,
                           const real *restrict values, size_t count, real scale, size_t size) {
     normalise(q, size);

@@ -1,4 +1,4 @@
-// Cosine attention as a kind (attention.h): the products are those of cosine_attention.h.
+// Cosine attention as a kind of attention (attention.h), computed by cosine_attention.h.
 #include "attention.h"
 #include "cosine_attention.h"
 #include "memory.h"
@@ -31,7 +31,7 @@ static void backward(const AttentionCall *call, const AttentionGradients *gradie
                               &call->in);
 }
 
-// Weights are the scores over n^power.
+// The weights are the scores divided by n^power.
 static void measure_row(Measurement *m, const AttentionCall *call, size_t h, real *scores,
                         const uint8_t *mask, size_t count) {
     const real *exponent = call->learned[0];
@@ -49,7 +49,7 @@ static void measure(const AttentionCall *call, const uint8_t *tokens, Statistics
 // ---- decoding: a state of fixed size, or the keys and values of a window ----
 
 typedef struct {
-    real *sums;           // (S, H, D, D); or, with a window,
+    real *sums;           // (S, H, D, D); or with a window,
     KeyValueCache *cache; // a ring of its last tokens
 } CosineState;
 

@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-// NULL: no other ranks to sum gradients with.
+// Returns NULL if there are no other ranks to sum gradients with.
 static Reduction *create_reduction(const ModelSetup *setup, const ParameterTable *table) {
     if (ranks_size(setup->ranks) == 1) return NULL;
     const ReductionPlan plan = {.count = table->total,
@@ -51,7 +51,7 @@ void cpu_model_create(CpuModel *m, const ModelSetup *setup) {
 }
 
 bool ffn_remade(Precision precision, size_t channels, size_t inner) {
-    enum { CACHED = 1 << 17 }; // numbers of a weight
+    enum { CACHED = 1 << 17 }; // numbers of a weight that stays in cache
     return channels * inner <= CACHED &&
            tile_multiplier(precision == PRECISION_BFLOAT16) == MULTIPLY_AMX;
 }
@@ -84,7 +84,7 @@ void cpu_model_carve_workspace(CpuModel *m, size_t channels, size_t hidden, size
     arena_close(arena, &shared);
 }
 
-// Whether an array is as large as the parameters are, whatever the batch.
+// Returns whether an array grows with the parameters, independent of the batch.
 static bool grows_with_parameters(const char *what) {
     static const char *const arrays[] = {"parameters", "gradients", "moments", "packed weights",
                                          "orthogonalisation"};
@@ -93,7 +93,7 @@ static bool grows_with_parameters(const char *what) {
     return false;
 }
 
-// Ends the program where it needs more memory than is available, before the kernel would.
+// Exits with an error if the model needs more memory than is available, before the kernel kills it.
 static void check_memory(const CpuModel *m) {
     const size_t needed = arena_bytes(m->arena),
                  available = memory_available() / (size_t)ranks_on_machine(m->ranks);
@@ -148,7 +148,7 @@ GemmWeight *cpu_model_weight(CpuModel *m, Gemm *gemm, size_t n, size_t k, Weight
 void cpu_model_pack(CpuModel *m) {
     if (m->packed) return;
     const real *values = m->state.values;
-    // Small matrices: each by one thread, several at a time.
+    // The matrices are small: one thread packs each, several at a time.
 #pragma omp parallel for schedule(static)
     for (size_t i = 0; i < m->weight_count; i++)
         gemm_weight_pack(m->weights[i].weight, values + m->weights[i].offset);
@@ -191,7 +191,8 @@ void cpu_model_write(void *model, ModelArray which, const real *in) {
     m->packed = false;
 }
 
-// Adds the gradients of lookups on all ranks: of the rows that any of them looked up, side by side.
+// Sums the gradients of lookups over all ranks, only of the rows that any rank looked up, packed
+// into one array.
 static void reduce_lookups(CpuModel *m) {
     const Lookups *l = &m->lookups;
     const size_t C = l->columns;

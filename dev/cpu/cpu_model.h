@@ -1,5 +1,5 @@
-// What every model on the CPU has, whichever it is: parameters, memory, products, and the entries
-// of ModelType that do not depend on the model. A model holds a CpuModel as its first member.
+// What all models on the CPU have in common: parameters, memory, products, and the entries of
+// ModelType that do not depend on the model. A model's first member is a CpuModel.
 #ifndef CPU_MODEL_H
 #define CPU_MODEL_H
 
@@ -11,26 +11,25 @@
 #include "model.h"
 #include "muon.h"
 
-// Rows of a feed-forward network that a thread takes at a time.
+// Rows of a feed-forward network that a thread processes at a time.
 enum { FFN_ROWS = 128 };
 
-// Whether the numbers between its two products are computed again in the backward pass and not
-// kept: where AMX multiplies with weights that stay in a thread's cache, faster than memory is
-// written and read. C channels, F inside.
+// Returns whether a feed-forward network recomputes the numbers between its two products in the
+// backward pass instead of keeping them. This is faster than writing and reading memory when AMX
+// multiplies with weights that stay in a thread's cache. C channels, F inside.
 bool ffn_remade(Precision precision, size_t channels, size_t inner);
 
-// What blocks (blocks.h) work in, one after the other. M rows, C channels, F in the feed-forward
-// network.
+// Buffers of the blocks (blocks.h), which run one after the other. M rows, C channels, F in the
+// feed-forward network.
 typedef struct {
-    // (M, C) a sublayer's last product; of the feed-forward network's, which is kept only to be
-    // measured, the rows that threads are at: (threads, FFN_ROWS, C)
+    // (M, C) output of a sublayer's last product. That of the feed-forward network is kept only if
+    // it is measured; else each thread has the rows it works on: (threads, FFN_ROWS, C)
     real *output;
-    real *hidden; // (threads, FFN_ROWS, F) before the activation, where nothing is kept, and after
-                  // it:
-    Matrix activated; // the same; where it is made again, (M, F)
-    real *dx, *dnorm; // (M, C) gradients to the residual stream, and to what a block's first
-                      // product reads
-    Matrix doutput;   // (M, C) to `output`
+    real *hidden; // (threads, FFN_ROWS, F) before the activation, if nothing is kept, and after it:
+    Matrix activated; // the same; if it is recomputed, (M, F)
+    real *dx, *dnorm; // (M, C) gradients to the residual stream, and to the input of a block's
+                      // first product
+    Matrix doutput;   // (M, C) gradient to `output`
     real *dattended;  // (M, C)
     Matrix dqkv;      // (M, 3C), or with cross-attention:
     Matrix dquery, dkey_value; // (M, C), (M, 2C)
@@ -43,24 +42,24 @@ typedef struct {
     size_t offset; // of its values among the parameters
 } PackedWeight;
 
-// Gradients of the token embedding (V, C) by the lookup of tokens, in an update's last batch. They
-// are known last; the classifier's, to the same matrix, are known first, and on their way to other
-// ranks by then.
+// Gradients to the token embedding (V, C) from looking up tokens, in the last batch of an update.
+// They are known last. The classifier's gradients to the same matrix are known first, and are
+// already being sent to other ranks by then.
 typedef struct {
     size_t rows, columns;
-    real *gradients;        // (V, C) 0 but in a backward pass; NULL: there are no other ranks
+    real *gradients;        // (V, C) 0 outside of backward passes; NULL: no other ranks
     unsigned char *touched; // (V) whether a row is not 0
 } Lookups;
 
 typedef struct {
     ParameterState state;
     Lookups lookups;
-    const ModelType *type; // whose options a refusal for memory names
+    const ModelType *type; // whose options an out-of-memory error names
     Arena *arena;
     bool training;
     size_t rows; // largest M, of either side; 0: no working memory, only decoding
-    Gemm *gemm;  // NULL where rows is 0
-    int threads; // and of these, for each thread of a parallel region its own:
+    Gemm *gemm;  // NULL if rows is 0
+    int threads; // number of these, one per thread of a parallel region:
     Gemm **serial;
     Muon *muon; // updates hidden matrices; NULL: AdamW does
     Workspace work;
@@ -69,30 +68,31 @@ typedef struct {
     Classifier *classifier; // NULL: none yet
     size_t classifier_weight;
     bool packed;                       // the packed weights are those of `state`
-    double dropout, attention_dropout; // the latter of attention's weights
+    double dropout, attention_dropout; // the latter for attention weights
     uint64_t seed;
     Profile *profile;
     Ranks *ranks; // NULL: this process alone
     void (*say_size)(const char *model, size_t parameters, size_t bytes); // NULL: not needed
-    Precision decoding; // of the weights that decoding reads
+    Precision decoding; // of the weights for decoding
 } CpuModel;
 
-// Of the parameters of model->state.table, which is complete and whose first one is the token
-// embedding (V, C), the classifier's weight, too. The model adds its parts and ends with
-// cpu_model_allocate(): with what `carve` takes of model->arena, cpu_model_carve_workspace() among
-// it, this prints how much memory it is (ModelSetup.say_size) and takes it, or ends the program
-// with the option to lower where it cannot fit.
+// Creates the common part from the parameters of model->state.table, which is complete. Its first
+// parameter is the token embedding (V, C), which is also the classifier's weight. The model then
+// adds its parts, and calls cpu_model_allocate() last. `carve` carves the model's part of
+// model->arena and calls cpu_model_carve_workspace(). cpu_model_allocate() reports the amount of
+// memory (ModelSetup.say_size) and allocates it. If it does not fit, exits with an error that names
+// the option to lower.
 void cpu_model_create(CpuModel *model, const ModelSetup *setup);
-// hidden: what a feed-forward network's first product makes; inner: what its second one reads.
+// hidden: outputs of a feed-forward network's first product; inner: inputs of its second one.
 void cpu_model_carve_workspace(CpuModel *model, size_t channels, size_t hidden, size_t inner);
 void cpu_model_allocate(CpuModel *model, void (*carve)(void *model));
 void cpu_model_destroy(CpuModel *model);
 
-// A packed weight of the parameter at `offset`, which the model carves and frees.
+// Returns a packed weight of the parameter at `offset`. The model carves and frees it.
 GemmWeight *cpu_model_weight(CpuModel *model, Gemm *gemm, size_t n, size_t k, WeightLayout layout,
                              size_t offset);
 
-// Weights as products read them; once after each change.
+// Packs the weights for products, if they changed.
 void cpu_model_pack(CpuModel *model);
 
 // Entries of ModelType (model.h).
@@ -107,7 +107,7 @@ double cpu_model_gradient_norm(const void *model);
 void cpu_model_update(void *model, const UpdateSettings *settings);
 void cpu_model_clear_gradients(void *model);
 
-// All of them, in a model's table.
+// All of these entries, for a model's table.
 #define CPU_MODEL_ENTRIES                                                                          \
     .build = cpu_build, .device = cpu_model_device, .memory = cpu_model_memory,                    \
     .parameters = cpu_model_parameters, .view = cpu_model_view, .read = cpu_model_read,            \

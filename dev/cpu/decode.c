@@ -10,19 +10,19 @@
 
 enum {
 #if defined(__AVX512F__) || defined(__aarch64__)
-    STREAMS = 4, // the sums of so many streams stay in registers
+    STREAMS = 4, // the sums of that many streams stay in registers
 #else
     STREAMS = 2,
 #endif
     VECTORS = 2,
-    PANEL = VECTORS * TILE_LANES, // columns of y that are summed side by side
-    PARALLEL = 1 << 18, // weights from which threads are worth their waiting for each other
-    AHEAD = 1 << 13     // bytes from where weights are read to where they are asked for
+    PANEL = VECTORS * TILE_LANES, // columns of y that are summed together
+    PARALLEL = 1 << 18,           // weights from which threads are worth their synchronisation
+    AHEAD = 1 << 13               // prefetch distance in bytes
 };
 
-// A weight is cut into panels of PANEL columns of y, and these into pairs of what is multiplied
-// with two neighbours in x: first PANEL numbers for the even one and then as many for the odd one,
-// or PANEL words with two bf16 each, the even one in the lower half. What is missing is 0.
+// A weight is cut into panels of PANEL columns of y. A panel consists of pairs, each multiplied
+// with two neighbours in x: PANEL numbers for the even one, then PANEL numbers for the odd one; or
+// in bf16 PANEL words of both, the even one in the lower half. Missing numbers are 0.
 
 typedef uint32_t Words __attribute__((vector_size(TILE_LANES * sizeof(uint32_t))));
 typedef float Floats __attribute__((vector_size(TILE_LANES * sizeof(float))));
@@ -39,7 +39,8 @@ static size_t panel_bytes(size_t k, bool bf16) {
     return (k + 1) / 2 * pair_bytes(bf16);
 }
 
-// One panel: `columns` columns of y, element (j, i) of the weight at values[j * row + i * column].
+// Packs one panel, `columns` columns of y.
+// Element (j, i) of the weight is values[j * row + i * column].
 static void pack_panel(char *panel, const real *values, size_t row, size_t column, size_t columns,
                        size_t k, bool bf16) {
     for (size_t i = 0; i < k; i++) {
@@ -72,8 +73,7 @@ void decode_weight_free(DecodeWeight *weight) {
 }
 
 // ---- products ---------------------------------------------------------------
-// ---------------------------------------------------------------------------------------- Always
-// inlined, so that `streams` and `bf16` are constants.
+// Always inlined, so that `streams` and `bf16` are constants.
 
 typedef TileVector Row[VECTORS];
 
@@ -96,7 +96,7 @@ TILE_INLINE void multiply_add(Row sums, real x, const Row row) {
     for (size_t v = 0; v < VECTORS; v++) sums[v] += x * row[v];
 }
 
-// `columns` columns of y (streams, N) from x (streams, K) and a panel, and the bias.
+// Computes `columns` columns of y (streams, N) from x (streams, K), a panel and the bias.
 TILE_INLINE void panel_product(real *restrict y, const real *restrict x, const char *panel,
                                const real *bias, size_t n, size_t k, size_t columns, size_t streams,
                                bool bf16) {
@@ -129,7 +129,7 @@ TILE_INLINE void panel_product(real *restrict y, const real *restrict x, const c
     }
 }
 
-// The columns of y that the panels of a share give. A panel stays in cache while all streams use
+// Computes the columns of y in the panels of a share. A panel stays in cache while all streams use
 // it.
 TILE_INLINE void product(real *restrict y, const real *restrict x, DecodeWeight w, const real *bias,
                          DecodeShare share, size_t streams, bool bf16) {

@@ -22,7 +22,7 @@ typedef struct {
     const AttentionKernel *kernel;
     AttentionDecoding attention;
     void *state;  // of attention
-    real *before; // (2, S, --token-shift's channels) of the token before, and of this one
+    real *before; // (2, S, --token-shift's channels) of the previous and the current token
     DecoderLinear qkv, projection, up, down;
 } DecoderLayer;
 
@@ -37,15 +37,15 @@ typedef struct {
     real *x, *added,
         *attended; // (S, C) the residual stream; what is added to it; attention's output
     real *projected,
-        *prepared;            // (S, 3C) at most: queries, keys and values, as attention reads them
-    real *hidden, *activated; // (S, F), SwiGLU (S, 2F); (S, F), others' are `hidden`
-    const real *sinusoids, *angles; // of the model
-    real *norm; // (threads, S, C) each thread makes all of it: less than waiting for another
+        *prepared;            // (S, 3C) at most: queries, keys and values; as attention reads them
+    real *hidden, *activated; // (S, F), SwiGLU (S, 2F); (S, F), the same array unless SwiGLU
+    const real *sinusoids, *angles; // shared with the model
+    real *norm; // (threads, S, C) every thread computes all of it, which is faster than a barrier
     DecodeWeight classifier; // (V, C)
     Barrier barrier;         // between the threads
 } Decoder;
 
-// ---- what is packed ---------------------------------------------------------
+// ---- creation ---------------------------------------------------------------
 
 static real *buffer(size_t rows, size_t columns) {
     return allocate(rows, columns * sizeof(real), "decoder");
@@ -144,10 +144,10 @@ void decoder_destroy(void *decoder) {
 
 // ---- a token ----------------------------------------------------------------
 //
-// All threads of one parallel region call these functions, each for its share of the columns; a
-// barrier separates what writes all of an array from what reads it.
+// All threads of one parallel region call these functions, each for its share of the columns. A
+// barrier separates writing an array from reading all of it.
 
-// Before the parallel region: x = token embedding + position, tokens (S).
+// Called before the parallel region: x = token embedding + position, tokens (S).
 static void embed(Decoder *d, const int32_t *tokens) {
     const size_t C = d->plan->size.channels;
     const EmbeddingPlan *embedding = &d->plan->stacks[0].embedding;
@@ -161,7 +161,7 @@ static void embed(Decoder *d, const int32_t *tokens) {
     }
 }
 
-// LayerNorm of x (S, C), all of it for the calling thread.
+// Returns LayerNorm of x (S, C), all of it for the calling thread.
 static real *normalise(const Decoder *d, const NormParameters *parameters) {
     const size_t S = d->streams, C = d->plan->size.channels;
     real *norm = d->norm + (size_t)thread_index() * S * C;
@@ -182,12 +182,12 @@ static void add_product(Decoder *d, const real *input, const DecoderLinear *line
     barrier_wait(&d->barrier);
 }
 
-// activated (S, F) of hidden (S, F or 2F): each thread its share of the columns.
+// Computes activated (S, F) from hidden (S, F or 2F); each thread its share of the columns.
 static void activate(Decoder *d) {
     const size_t F = d->plan->inner;
     const bool gated = d->plan->activation == SWIGLU;
     const DecodeShare share = decode_share(F);
-    if (gated) barrier_wait(&d->barrier); // other threads made what this one reads
+    if (gated) barrier_wait(&d->barrier); // other threads computed what this one reads
     for (size_t s = 0; s < d->streams; s++) {
         real *y = d->activated + s * F + share.begin;
         const real *x = d->hidden + s * 2 * F + share.begin;
@@ -206,7 +206,8 @@ static void decode_ffn(Decoder *d, const DecoderLayer *layer) {
     add_product(d, d->activated, &layer->down);
 }
 
-// Queries, keys and values as attention reads them: each thread some of the streams.
+// Returns queries, keys and values as attention reads them; each thread prepares some of the
+// streams.
 static real *prepare(Decoder *d, const DecoderLayer *layer) {
     const AttentionPlan *plan = &layer->plan->attention;
     if (!plan->prepares) return d->projected;
@@ -219,8 +220,8 @@ static real *prepare(Decoder *d, const DecoderLayer *layer) {
     return d->prepared;
 }
 
-// What the product for queries, keys and values reads, as normalise(). One thread keeps what the
-// next token needs, where none reads before that.
+// Returns the input of the product for queries, keys and values, like normalise(). One thread
+// stores what the next token needs, in the half that no thread reads for this token.
 static const real *attention_input(const Decoder *d, const DecoderLayer *layer) {
     const size_t S = d->streams, C = d->plan->size.channels, N = layer->plan->attention.shifted;
     const real *before = layer->before + d->count % 2 * S * N;

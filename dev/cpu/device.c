@@ -27,7 +27,7 @@ Precision cpu_decode_precision(const char *name) {
     return bf16 ? PRECISION_BFLOAT16 : PRECISION_FLOAT32;
 }
 
-// The processor's name as Linux tells it, else its architecture.
+// Copies the processor's name from Linux, or else its architecture.
 static void processor_name(char *name, size_t size) {
 #if defined(__aarch64__)
     snprintf(name, size, "arm64");
@@ -57,7 +57,7 @@ void cpu_device(Gemm *gemm, DeviceInfo *info) {
     info->peak_flops = gemm_measure_peak(gemm);
 }
 
-// The instructions that this file was compiled for, as dev/build/portable.mk names them.
+// The instruction set that this file was compiled for, named as in dev/build/portable.mk.
 #if defined(__AVX512BF16__)
 #define INSTRUCTIONS "avx512_bf16"
 #elif defined(__AVX512F__)

@@ -10,7 +10,7 @@ enum {
     WORDS = 4,
     CHANCES = 65536,
     ROUNDS = 10,
-    TOGETHER = 3 // blocks: as many as registers hold, because a round waits for the one before
+    TOGETHER = 3 // as many blocks as fit in registers: each round waits for the previous one
 };
 
 Dropout dropout_create(double rate, uint64_t seed, uint64_t step, uint32_t site) {
@@ -37,14 +37,14 @@ static Keys round_keys(const Dropout *dropout) {
 }
 
 // Philox4x32-10 (random.h) for `count` blocks from `block` on, `stride` apart: words (count, WORDS,
-// LANES). A number of 32 bits sits in 64, where the upper half may hold anything: that is how
-// vector units multiply 32 by 32 bits, so that nothing is moved between lanes.
+// LANES). Each 32-bit number is kept in 64 bits with an arbitrary upper half. Vector units multiply
+// 32 by 32 bits in this layout, so that nothing moves between lanes.
 #if defined(__AVX512F__)
 
-// Written out: compilers multiply 64 by 64 bits here.
+// Intrinsics, because compilers multiply 64 by 64 bits here.
 TILE_INLINE void philox(const Keys *keys, uint64_t block, uint64_t stride, uint32_t site,
                         size_t count, uint32_t *restrict words) {
-    enum { XOR = 0x96 }; // of three numbers
+    enum { XOR = 0x96 }; // truth table of a ^ b ^ c
     const __m512i multiplier0 = _mm512_set1_epi64(0xD2511F53),
                   multiplier1 = _mm512_set1_epi64(0xCD9E8D57);
     const __m512i lanes = _mm512_set_epi64(7, 6, 5, 4, 3, 2, 1, 0);
@@ -85,7 +85,7 @@ TILE_INLINE void philox(const Keys *keys, uint64_t block, uint64_t stride, uint3
 
 #elif defined(__AVX2__)
 
-// Two quarters of a block's lanes at a time: more do not fit into registers.
+// Two quarters of a block's lanes at a time: more do not fit in registers.
 static inline void philox(const Keys *keys, uint64_t block, uint64_t stride, uint32_t site,
                           size_t count, uint32_t *restrict words) {
     enum { QUARTER = LANES / 4, TWO = 2, EVEN = 0x88, IN_ORDER = 0xD8 };
@@ -165,8 +165,8 @@ static inline void compare(const uint32_t words[WORDS * LANES], uint32_t thresho
     for (size_t pair = 0; pair < WORDS / 2; pair++) {
         const uint32_t *at = words + pair * 2 * LANES;
 #if defined(__AVX512BW__) && defined(__BMI2__)
-        // Both halves of a word at once: the lower ones at even places of the mask, the upper ones
-        // at odd ones.
+        // Compares both halves of a word at once: lower halves give the even bits of the mask,
+        // upper halves the odd bits.
         const __m512i limits = _mm512_set1_epi16((short)threshold);
         const uint64_t first = _mm512_cmplt_epu16_mask(_mm512_loadu_si512(at), limits);
         const uint64_t second = _mm512_cmplt_epu16_mask(_mm512_loadu_si512(at + LANES), limits);
@@ -174,8 +174,8 @@ static inline void compare(const uint32_t words[WORDS * LANES], uint32_t thresho
         bits[pair] = (uint32_t)_pext_u64(mask, 0x5555555555555555);
         bits[pair + 2] = (uint32_t)_pext_u64(mask, 0xAAAAAAAAAAAAAAAA);
 #elif defined(__AVX2__)
-        // Both halves of a word at once, as numbers with a sign. Of each word the highest bit of a
-        // half goes into the mask.
+        // Compares both halves of a word at once, as signed numbers. The mask gets the highest bit
+        // of each half.
         const __m256i sign = _mm256_set1_epi16(INT16_MIN);
         const __m256i limits = _mm256_xor_si256(_mm256_set1_epi16((short)threshold), sign);
         uint32_t low = 0, high = 0;
@@ -221,7 +221,7 @@ void dropout_bits(const Dropout *dropout, uint64_t block, uint64_t stride, size_
     }
 }
 
-// The factors of `count` whole blocks, a constant, for a threshold below 65536.
+// Computes the factors of `count` whole blocks, for a threshold below 65536. `count` is a constant.
 TILE_INLINE void block_factors(const Keys *keys, const Dropout *dropout, uint64_t block,
                                size_t count, real *restrict factors) {
     uint32_t words[TOGETHER * WORDS * LANES];
@@ -232,7 +232,7 @@ TILE_INLINE void block_factors(const Keys *keys, const Dropout *dropout, uint64_
         const uint32_t *restrict at = words + b * WORDS * LANES;
         real *restrict out = factors + b * DROPOUT_BLOCK;
 #if defined(__AVX512F__) && !defined(REAL_IS_DOUBLE)
-        // Written out: compilers may prefer shorter vectors.
+        // Intrinsics, because compilers may prefer shorter vectors.
         const __m512i limits = _mm512_set1_epi32((int)limit);
         const __m512 scales = _mm512_set1_ps(scale);
         TILE_UNROLL
@@ -277,7 +277,7 @@ void dropout_factors(const Dropout *dropout, uint64_t first, size_t count, real 
 }
 
 void dropout_apply(const Dropout *dropout, uint64_t first, size_t count, real *restrict x) {
-    enum { PIECE = 4 * DROPOUT_BLOCK }; // elements whose factors are held at a time
+    enum { PIECE = 4 * DROPOUT_BLOCK }; // elements whose factors are computed at a time
     for (size_t c = 0; c < count; c += PIECE) {
         const size_t n = count - c < PIECE ? count - c : PIECE;
         real factors[PIECE];

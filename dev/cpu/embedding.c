@@ -3,7 +3,7 @@
 #include "threads.h"
 #include <math.h>
 
-// The number of row (b, 0) among all of the update's.
+// Index of row (b, 0) among all rows of the update.
 static uint64_t row_number(const Batch *batch, size_t b) {
     return ((uint64_t)batch->first_row + b) * (uint64_t)batch->length;
 }
@@ -26,7 +26,8 @@ void embedding_forward(real *restrict x, const real *restrict token, real scale,
     }
 }
 
-// dx (B, T, C) through the dropout, and its sum over the batch, in order, where positions learn.
+// Applies dropout to dx (B, T, C). If positions are learned, adds its sum over the batch, in order,
+// to dposition.
 static void position_backward(real *restrict dposition, real *restrict dx, const Batch *batch,
                               const Dropout *dropout, size_t channels) {
     const size_t B = (size_t)batch->batch, T = (size_t)batch->length;
@@ -42,7 +43,7 @@ static void position_backward(real *restrict dposition, real *restrict dx, const
     }
 }
 
-// A token's gradients are added by one thread, its owner, in the order of the batch.
+// One thread, the owner of a token, adds that token's gradients, in the order of the batch.
 static void token_backward(real *restrict dtoken, real scale, const real *restrict dx,
                            const Batch *batch, int32_t padding, size_t channels) {
     const size_t rows = (size_t)batch->batch * (size_t)batch->length;

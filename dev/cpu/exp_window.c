@@ -3,7 +3,7 @@
 #include <string.h>
 #include <tgmath.h>
 
-enum { GLOBAL_BLOCK = 64 }; // rows, which keeps the rounding of global sums small at any T
+enum { GLOBAL_BLOCK = 64 }; // rows; blocks keep the rounding error of global sums small at any T
 
 static void exp_sum_clear(ExpSum *sum, size_t size) {
     sum->top = -(real)INFINITY;
@@ -46,7 +46,7 @@ void exp_window_reset(ExpWindow *w, size_t window) {
     }
 }
 
-// Slot `place` += another sum.
+// Adds another sum to slot `place`.
 static void slot_add(ExpWindow *w, size_t place, const ExpSum *other) {
     ExpSum to = slot(w, place);
     exp_sum_add(&to, other->top, other->row, w->size);

@@ -1,4 +1,4 @@
-// What both libraries share: the matrices that products read, and the measured peak.
+// Code shared by both GEMM libraries: the matrices that products read, and the measured peak.
 #include "gemm.h"
 
 #include "arena.h"
@@ -71,11 +71,11 @@ void gemm_input_load(Matrix input, size_t row, size_t column, real *restrict val
 
 // ---- the peak ---------------------------------------------------------------
 
-// A product y (m, n) = x (m, k) w (k, n), to be timed.
+// A product y (m, n) = x (m, k) w (k, n) to time.
 typedef struct {
     Gemm *gemm;
     size_t m;
-    Arena *arena; // holds what follows
+    Arena *arena; // holds the arrays of x, weight and y
     Matrix x;
     GemmWeight *weight;
     real *y;
@@ -103,7 +103,7 @@ static Trial trial_create(Gemm *gemm, size_t m, size_t n, size_t k) {
     ARENA_CARVE(trial.arena, trial_carve(&trial, n, k, what));
     gemm_weight_pack(trial.weight, values);
     free(values);
-    trial_run(&trial); // touches the memory, makes the plan
+    trial_run(&trial); // warmup: touches the memory, creates the plan
     trial.fastest = 1e30;
     return trial;
 }
@@ -130,8 +130,8 @@ double gemm_measure_peak(Gemm *gemm) {
 }
 
 bool gemm_bf16_is_fast(void) {
-    // By one thread, in turns, each for less than a scheduler's slice: what else runs slows down
-    // all or none.
+    // One thread runs both kinds in turn, each for less than a scheduler time slice, so that other
+    // load slows down both or neither.
     enum { SIZE = 256, TURNS = 16, KINDS = 2 };
     if (!gemm_supports(PRECISION_BFLOAT16)) return false;
     Gemm *shared[KINDS], *serial[KINDS];

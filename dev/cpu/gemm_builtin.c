@@ -1,6 +1,7 @@
-// Products without a library: the right-hand matrix is packed into panels of a register tile's
-// width, the left one block by block (Goto and van de Geijn, "Anatomy of High-Performance Matrix
-// Multiplication", TOMS 2008), and a register tile is computed with the compiler's vector types.
+// Matrix products without a library: the right-hand matrix is packed into panels as wide as a
+// register tile, the left-hand one block by block (Goto and van de Geijn, "Anatomy of
+// High-Performance Matrix Multiplication", TOMS 2008). Register tiles are computed with the
+// compiler's vector types.
 #ifndef USE_ONEDNN
 
 #include "arena.h"
@@ -12,8 +13,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-// The tile of c that stays in registers while its sums grow, by the vectors and their number the
-// processor has.
+// The tile of c whose sums stay in registers. Its size depends on the width and number of the
+// processor's vector registers.
 #if defined(__AVX512F__)
 enum { VECTOR_BYTES = 64, TILE_ROWS = 12, TILE_VECTORS = 2 };
 #elif defined(__AVX__)
@@ -35,26 +36,26 @@ enum {
     BLOCK_COLUMNS = 256 / TILE_COLUMNS * TILE_COLUMNS,
 };
 
-// The matrix whose element (i, j) is data[i * row + j * column]; one of the two strides is 1.
+// A matrix whose element (i, j) is data[i * row + j * column]; one of the two strides is 1.
 typedef struct {
     const real *data;
     size_t row, column;
 } StridedMatrix;
 
-// The right-hand matrix (K, N), packed: slices of DEPTH rows, in each the panels of TILE_COLUMNS
-// columns, in each its rows; columns beyond N are 0.
+// The right-hand matrix (K, N), packed: slices of DEPTH rows, each divided into panels of
+// TILE_COLUMNS columns, which are stored row by row. Columns beyond N are 0.
 typedef struct {
     real *data;
     size_t columns; // N rounded up to whole panels
 } Panels;
 
-// Where a thread packs its blocks.
+// Memory for the packed blocks of one thread.
 typedef struct {
     real *left, *right;
 } Buffers;
 
 struct Gemm {
-    Buffers *buffers; // a thread
+    Buffers *buffers; // one per thread
     int threads;
 };
 
@@ -62,7 +63,7 @@ struct GemmWeight {
     size_t n, k;
     WeightLayout layout;
     Panels forward, backward; // (K, N) for y = x w^T, (N, K) for dx = dy w
-    const char *what;         // what an arena calls them
+    const char *what;         // the arena's name for them
 };
 
 static StridedMatrix matrix_from(StridedMatrix a, size_t i, size_t j) {
@@ -99,7 +100,7 @@ Gemm *gemm_create(Precision precision) {
 }
 
 Gemm *gemm_create_serial(const Gemm *parent) {
-    (void)parent; // packed weights look the same to every handle
+    (void)parent; // all handles use the same packing
     return create(1);
 }
 
@@ -128,7 +129,7 @@ Precision gemm_precision(const Gemm *gemm) {
 }
 
 // ---- packing ----------------------------------------------------------------
-// One panel: `depth` rows and `columns` <= TILE_COLUMNS columns of b.
+// Packs one panel: `depth` rows and `columns` <= TILE_COLUMNS columns of b.
 static void pack_panel(real *restrict out, StridedMatrix b, size_t depth, size_t columns) {
     if (columns < TILE_COLUMNS) memset(out, 0, depth * TILE_COLUMNS * sizeof(real));
     if (b.column == 1 && columns == TILE_COLUMNS) {
@@ -147,8 +148,8 @@ static void pack_right(real *restrict out, StridedMatrix b, size_t depth, size_t
                    smaller(columns - j, TILE_COLUMNS));
 }
 
-// `rows` <= TILE_ROWS rows of a: element (i, k) at i * DEPTH + k where rows of a are contiguous,
-// else at k * TILE_ROWS + i. Missing rows are 0.
+// Packs `rows` <= TILE_ROWS rows of a: element (i, k) goes to i * DEPTH + k if rows of a are
+// contiguous, else to k * TILE_ROWS + i. Missing rows are 0.
 static void pack_left(real *restrict out, StridedMatrix a, size_t rows, size_t depth) {
     if (rows < TILE_ROWS) memset(out, 0, TILE_ROWS * DEPTH * sizeof(real));
     if (rows_are_contiguous(a)) {
@@ -175,8 +176,8 @@ static inline void store(real *p, Vector v) {
     memcpy(p, &v, sizeof(v));
 }
 
-// A tile c (TILE_ROWS, TILE_COLUMNS) = or += a b. Always inlined, so that the strides of a are
-// constants.
+// Computes a tile: c (TILE_ROWS, TILE_COLUMNS) = or += a b. Always inlined, so that the strides of
+// a are constants.
 static inline __attribute__((always_inline)) void
 tile_product(real *restrict c, size_t c_row, const real *restrict a, size_t a_row, size_t a_column,
              const real *restrict b, size_t depth, bool add) {
@@ -206,7 +207,7 @@ static void tile_of_columns(real *restrict c, size_t c_row, const real *restrict
     tile_product(c, c_row, a, 1, TILE_ROWS, b, depth, add);
 }
 
-// The corner of c (rows, columns) that a tile at its edge covers.
+// Writes the part of a tile that is inside c, (rows, columns), at the edge of c.
 static void tile_at_edge(real *restrict c, size_t c_row, const real *restrict tile, size_t rows,
                          size_t columns, bool add) {
     for (size_t i = 0; i < rows; i++)
@@ -239,7 +240,8 @@ static void block_product(real *restrict c, size_t c_row, const real *restrict l
 }
 
 // ---- products ---------------------------------------------------------------
-// c (M, N), contiguous rows, = or += a (M, K) b (K, N); b is packed before, or `panels` is NULL.
+// c (M, N) = or += a (M, K) b (K, N); rows of c are contiguous. `panels` is b already packed, or
+// NULL.
 typedef struct {
     size_t m, n, k;
     real *c;
@@ -248,7 +250,7 @@ typedef struct {
     bool add;
 } Product;
 
-// The block of c from (i0, j0) on, summed over all of K in a fixed order.
+// Computes the block of c that starts at (i0, j0), summed over all of K in a fixed order.
 static void product_block(const Product *p, Buffers buffers, size_t i0, size_t rows, size_t j0,
                           size_t columns) {
     for (size_t k0 = 0; k0 < p->k; k0 += DEPTH) {
@@ -269,7 +271,7 @@ static void product_block(const Product *p, Buffers buffers, size_t i0, size_t r
 static void product(const Gemm *gemm, const Product *p) {
     const size_t column_blocks = (p->n + BLOCK_COLUMNS - 1) / BLOCK_COLUMNS,
                  threads = (size_t)gemm->threads;
-    // Fewer rows per block where the threads would not all have one.
+    // Use fewer rows per block if there would be fewer blocks than threads.
     size_t rows = BLOCK_ROWS;
     while (rows > TILE_ROWS && (p->m + rows - 1) / rows * column_blocks < threads)
         rows = round_up(rows / 2, TILE_ROWS);

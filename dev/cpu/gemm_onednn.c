@@ -11,11 +11,11 @@
 
 typedef enum { PRODUCT_FORWARD, PRODUCT_INPUT, PRODUCT_INPUT_ADD, PRODUCT_WEIGHT } ProductKind;
 
-// A product of one kind and shape, compiled by oneDNN: c = a b or c += a b. `b` is NULL where the
-// weight brings its own.
+// A product of one kind and shape, compiled by oneDNN: c = a b or c += a b. `b` is NULL if the
+// weight has its own memory object.
 typedef struct {
     ProductKind kind;
-    WeightLayout layout; // of PRODUCT_WEIGHT
+    WeightLayout layout; // for PRODUCT_WEIGHT
     size_t m, n, k;
     uint64_t last_use;
     dnnl_primitive_t primitive;
@@ -23,14 +23,14 @@ typedef struct {
     size_t scratch_size;
 } Plan;
 
-// Shapes are few: those of the layers, once more for a short last batch. More than these replace
-// the one that was not used for longest.
+// There are few shapes: those of the layers, and those of a short last batch. If there are more
+// than PLAN_MAX, a new plan replaces the least recently used one.
 enum { PLAN_MAX = 64 };
 
 struct Gemm {
     Precision precision;
-    bool own_gradient;  // dw is weight_gradient()'s, where that suits
-    const Gemm *parent; // of a serial one, which uses its engine; else NULL
+    bool own_gradient;  // weight_gradient() computes dw, if it suits
+    const Gemm *parent; // of a serial handle, which uses its engine; else NULL
     dnnl_engine_t engine;
     dnnl_stream_t stream;
     Plan plans[PLAN_MAX];
@@ -54,10 +54,10 @@ struct GemmWeight {
     size_t n, k;
     WeightLayout layout;
     Packing forward, backward; // (K, N) for y = x w^T, (N, K) for dx = dy w
-    const char *what;          // what an arena calls them
+    const char *what;          // the arena's name for them
 };
 
-// The packing is chosen for a product of this many rows, and serves all others.
+// The packing is chosen for a product with this many rows and used for any other number, too.
 enum { TYPICAL_ROWS = 1024 };
 
 static dnnl_data_type_t input_type(const Gemm *gemm) {
@@ -75,8 +75,8 @@ static MatrixLayout column_major(size_t rows, size_t columns, dnnl_data_type_t t
                           (dnnl_dims_t){1, (dnnl_dim_t)rows});
 }
 
-// Describes c = a b or c += a b; scratch memory is ours, so that a primitive can be shared between
-// threads.
+// Describes c = a b or c += a b. The caller provides scratch memory, so that threads can share a
+// primitive.
 static dnnl_status_t describe(dnnl_primitive_desc_t *description, dnnl_engine_t engine,
                               ConstMatrixLayout a, ConstMatrixLayout b, ConstMatrixLayout c,
                               bool add) {
@@ -112,7 +112,7 @@ bool gemm_supports(Precision precision) {
                    need = (unsigned)dnnl_cpu_isa_avx512_core_bf16;
     return (have & need) == need;
 #else
-    // Elsewhere a product that falls to the reference code is what is not supported.
+    // On other processors, bf16 counts as unsupported if oneDNN falls back to its reference code.
     dnnl_engine_t engine;
     onednn_check(dnnl_engine_create(&engine, dnnl_cpu, 0), "create an engine");
     MatrixLayout a = row_major(TYPICAL_ROWS, 256, dnnl_bf16),
@@ -195,9 +195,9 @@ Precision gemm_precision(const Gemm *gemm) {
 }
 
 // ---- weights ----------------------------------------------------------------
-// Lets oneDNN choose how the right-hand matrix (rows, columns) of a product is packed, and prepares
-// the packing from `source`, the same matrix in float32. How many bytes it takes is known as soon
-// as oneDNN has chosen, before any of them is taken.
+// Lets oneDNN choose the packing of the right-hand matrix (rows, columns) of a product, and
+// prepares the packing from `source`, the same matrix in float32. The size in bytes is known once
+// oneDNN has chosen, before any memory is allocated.
 static Packing packing_create(const Gemm *gemm, size_t rows, size_t columns, MatrixLayout source) {
     Packing packing = {0};
     MatrixLayout a = row_major(TYPICAL_ROWS, rows, input_type(gemm));
@@ -268,7 +268,7 @@ void gemm_weight_free(GemmWeight *weight) {
 }
 
 static void pack(Packing *packing, dnnl_stream_t stream, const real *values) {
-    // oneDNN takes what it only reads by a pointer to non-const.
+    // oneDNN takes a pointer to non-const even for data that it only reads.
     onednn_check(dnnl_memory_set_data_handle(packing->from, (void *)values), "set a matrix");
     onednn_check(dnnl_memory_set_data_handle(packing->to, packing->data), "set a packed matrix");
     const dnnl_exec_arg_t arguments[] = {{DNNL_ARG_FROM, packing->from},
@@ -308,7 +308,7 @@ static ProductLayouts product_layouts(const Gemm *gemm, ProductKind kind, const 
                             row_major(rows, columns, dnnl_f32)};
 }
 
-// A plan keeps the number of threads that OpenMP has when it is made.
+// A plan keeps the number of OpenMP threads at the time when it is created.
 static dnnl_primitive_t create_primitive(const Gemm *gemm, const ProductLayouts *layouts, bool add,
                                          dnnl_primitive_desc_t *description) {
 #ifdef _OPENMP
@@ -369,8 +369,8 @@ static Plan *plan_find(Gemm *gemm, ProductKind kind, const GemmWeight *weight, s
     return plan;
 }
 
-// What oneDNN needs for a product is known once the product is made, at its first use, and is in no
-// plan: it amounts to a few blocks of a matrix for each thread.
+// The scratch size of a product is known only once the product is created, at its first use, so the
+// arena does not count it. It amounts to a few blocks of a matrix per thread.
 static void *scratch_memory(Gemm *gemm, size_t size) {
     if (size > gemm->scratch_size) {
         free(gemm->scratch);
@@ -380,7 +380,7 @@ static void *scratch_memory(Gemm *gemm, size_t size) {
     return gemm->scratch;
 }
 
-// `right` is the packed weight; where it is NULL, b is the right-hand matrix.
+// `right` is the packed weight; if it is NULL, b is the right-hand matrix.
 static void product(Gemm *gemm, ProductKind kind, const GemmWeight *weight, size_t m, void *a,
                     dnnl_memory_t right, void *b, void *c) {
     Plan *plan = plan_find(gemm, kind, weight, m);

@@ -1,4 +1,4 @@
-// A head's row (D) in plain C: products, sums, and its direction.
+// Functions on a head's row (D) in plain C: dot product, multiply-add, normalisation.
 #ifndef CPU_HEAD_ROW_H
 #define CPU_HEAD_ROW_H
 
@@ -18,7 +18,8 @@ static inline void add_multiple(real *restrict y, real a, const real *restrict x
     for (size_t d = 0; d < n; d++) y[d] += a * x[d];
 }
 
-// row /= |row|; returns 1 / |row|, 0 of a vector that is too short to have a direction.
+// row /= |row|. Returns 1 / |row|, or 0 if the row is too short to have a direction; it becomes 0
+// then.
 static inline real normalise(real *row, size_t n) {
     const double length = sqrt((double)dot(row, row, n));
     const real scale = length < 1e-12 ? 0 : (real)(1 / length);
@@ -26,8 +27,8 @@ static inline real normalise(real *row, size_t n) {
     return scale;
 }
 
-// The gradient to a row from `gradient` to the row normalised, in place; returns its part along the
-// row.
+// Turns `gradient`, that of the normalised row, into the gradient of the row before normalisation,
+// in place. Returns its component along the row.
 static inline real differentiate_normalise(real *restrict gradient, const real *restrict row,
                                            real scale, size_t n) {
     const real along = dot(gradient, row, n);

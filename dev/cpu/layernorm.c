@@ -7,17 +7,17 @@
 #include <stdlib.h>
 #include <tgmath.h>
 
-enum { PIECE = 1024 }; // channels normalised at a time, on their way to what the product reads
+enum { PIECE = 1024 }; // channels normalised at a time, then stored for the next product
 
-// x - mean, elements i to min(i + TILE_LANES, n); 0 beyond.
+// Elements i to min(i + TILE_LANES, n) of x - mean; 0 beyond.
 TILE_INLINE TileVector centred(const real *x, size_t i, size_t n, real mean) {
     const TileVector v = row_get(x, i, n) - mean;
     return n - i < TILE_LANES ? tile_keep(v, (1u << (n - i)) - 1) : v;
 }
 
-// Of up to TILE_LANES rows, whose sums are added up side by side: one after the other, each would
-// wait for the one before. Two passes over rows in cache: the difference E[x^2] - mean^2 would
-// cancel where the mean is large. RMSNorm takes a mean of 0.
+// Computes mean and rstd of up to TILE_LANES rows. The sums of all rows are reduced together: one
+// at a time, each would wait for the previous one. Two passes over rows in cache, as the difference
+// E[x^2] - mean^2 would cancel if the mean is large. RMSNorm uses a mean of 0.
 static void rows_statistics(const real *x, size_t rows, size_t channels, bool rms, real epsilon,
                             real *mean, real *rstd) {
     TileVector lanes[TILE_LANES] = {0};
@@ -36,7 +36,7 @@ static void rows_statistics(const real *x, size_t rows, size_t channels, bool rm
     for (size_t r = 0; r < rows; r++) rstd[r] = 1 / sqrt(rstd[r] + epsilon);
 }
 
-// Each kind has its own loop, in which the bias is a part of a fused multiply and add.
+// Each kind has its own loop, so that the bias is part of a fused multiply-add.
 static void normalise(real *restrict y, const real *restrict x, const real *restrict gain,
                       const real *restrict bias, real mean, real rstd, size_t count) {
     if (!bias) {
@@ -50,7 +50,7 @@ static void normalise(real *restrict y, const real *restrict x, const real *rest
                     row_get(bias, c, count));
 }
 
-// One row into what the product reads.
+// Normalises one row and stores it for the next product.
 static void store_row(Matrix y, size_t row, const real *restrict x, const real *restrict gain,
                       const real *restrict bias, real mean, real rstd, size_t channels) {
     for (size_t c = 0; c < channels; c += PIECE) {

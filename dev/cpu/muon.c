@@ -11,24 +11,24 @@ enum { TILE = 16 };
 
 #define WHAT "orthogonalisation"
 
-// A matrix is stored here with its longer side down, (K, N) with K >= N, so that the smaller of the
-// two products with itself is x^T x (N, N).
+// A matrix is stored here with its longer side down, (K, N) with K >= N, so that x^T x (N, N) is
+// the smaller of the two products with itself.
 typedef struct {
     size_t k, n;
 } Shape;
 
-// What one thread works in. It has a matrix for itself: there are many, and they are small.
+// Working memory of one thread. Each thread processes whole matrices: there are many small ones.
 typedef struct {
     Gemm *gemm;
     real *values;         // (K, N)
-    Matrix x;             // (K, N) the same as products read it
+    Matrix x;             // (K, N) the same in the type of the products
     real *gram, *square;  // (N, N) x^T x and (x^T x)^2
     Matrix gram_input;    // (N, N)
     GemmWeight **weights; // (side_count) (N, N)
 } Workspace;
 
 struct Muon {
-    size_t *sides; // (side_count) each N once
+    size_t *sides; // (side_count) the distinct N
     size_t side_count;
     Shape largest;    // (K, N)
     Workspace *works; // (threads)
@@ -113,8 +113,8 @@ static void transpose(real *restrict out, const real *restrict in, size_t rows, 
                     out[c * rows + r] = in[r * columns + c];
 }
 
-// m += (1 - momentum) (scale g - m); g = scale g + momentum (m - scale g), which is to be made
-// orthogonal.
+// m += (1 - momentum) (scale g - m); g = scale g + momentum (m - scale g), the matrix to
+// orthogonalise.
 static void add_momentum(real *restrict m, real *restrict g, real scale, size_t count) {
     const real momentum = (real)MUON_MOMENTUM, rest = (real)(1 - MUON_MOMENTUM);
     for (size_t i = 0; i < count; i++) {

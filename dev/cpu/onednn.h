@@ -1,5 +1,5 @@
-// What differs between oneDNN 2.x and 3.x, and its errors. A matrix description is a pointer in
-// both: 3.x hides the struct behind one, for 2.x it is kept on the heap.
+// Differences between oneDNN 2.x and 3.x, and error checks. A matrix description is a pointer in
+// both: 3.x hides the struct, for 2.x it is allocated on the heap.
 #ifndef CPU_ONEDNN_H
 #define CPU_ONEDNN_H
 

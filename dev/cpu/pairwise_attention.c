@@ -11,10 +11,10 @@
 #include <string.h>
 
 static const double PI = 3.14159265358979324;
-static const double SMALLEST_SINE = 1e-4; // of an angle, in its derivative
-static const real LEAK = (real)0.1;       // the slope of ACTIVATE_SOFT_RELU's gradient below 0
+static const double SMALLEST_SINE = 1e-4; // lower bound, in the derivative of an angle
+static const real LEAK = (real)0.1;       // slope of ACTIVATE_SOFT_RELU's gradient below 0
 
-// What a thread has for the head of one sequence that it works on.
+// Working memory of a thread, for one head of one sequence.
 typedef struct {
     real *q, *k, *v;                   // (Tq, D), (Tk, D)
     real *dq, *dk, *dv;                // the same
@@ -27,14 +27,14 @@ typedef struct {
 struct PairwiseAttention {
     PairwiseKind kind;
     size_t heads, channels, size; // H, C, D
-    size_t batch, queries, keys;  // B, Tq and Tk that there is memory for
+    size_t batch, queries, keys;  // the largest B, Tq and Tk
     int threads;
     Worker *workers; // (threads)
     real *dbias;     // (B H, 3, D) sums over rows
     real *dlearned;  // (B H, PAIRWISE_LEARNED)
 };
 
-// One head: what it computes with.
+// The parameters of one head.
 typedef struct {
     PairwiseKind kind;
     size_t size; // D
@@ -110,7 +110,7 @@ static bool exponential(PairwiseKind kind) {
 }
 
 // ---- similarity -------------------------------------------------------------
-// The largest |q - k|, and where.
+// Returns the largest |q - k|, and sets `place` to its index.
 static real largest_difference(const real *q, const real *k, size_t n, size_t *place) {
     real largest = 0;
     *place = 0;
@@ -158,7 +158,8 @@ static real similarity(const Head *h, const real *restrict q, const real *restri
     }
 }
 
-// Minkowski's: adds to dq and dk, and returns the gradient to P, from the gradient g to the score.
+// Minkowski similarity: adds to dq and dk, and returns the gradient of P, given the gradient g of
+// the score.
 static real minkowski_backward(const Head *h, real *restrict dq, real *restrict dk, real g,
                                const real *restrict q, const real *restrict k) {
     const size_t D = h->size;
@@ -181,7 +182,7 @@ static real minkowski_backward(const Head *h, real *restrict dq, real *restrict 
     return g * (real)(largest * pow(mean, 1 / P) * (log(mean) / P - logs / sum) / P);
 }
 
-// Adds to dq and dk from the gradient g to their score a; returns the gradient to Minkowski's P.
+// Adds to dq and dk, given the gradient g of their score a. Returns the gradient of Minkowski's P.
 static real similarity_backward(const Head *h, real *restrict dq, real *restrict dk, real g, real a,
                                 const real *restrict q, const real *restrict k) {
     const size_t D = h->size;
@@ -225,8 +226,8 @@ static real similarity_backward(const Head *h, real *restrict dq, real *restrict
 }
 
 // ---- activation -------------------------------------------------------------
-// weights (n), which may be the scores (n), 0 where the mask is; returns 1 / n^p of the keys that
-// are seen.
+// Computes weights (n) from scores (n), which may be the same array; masked keys get 0. Returns the
+// scale of the weights: 1 for exponentials, else 1 / s^p for s keys that are not masked.
 static real weigh_exponentials(const Head *h, real *weights, const real *scores,
                                const uint8_t *mask, size_t n) {
     const bool sink = h->kind.activation == ACTIVATE_SOFTMAX1;
@@ -261,7 +262,7 @@ static real weigh(const Head *h, real *weights, const real *scores, const uint8_
     return scale;
 }
 
-// The gradient to a score a from g, that to its weight w; adds to those of what is learned.
+// Returns the gradient of a score a, given the gradient g of its weight. Adds to dlearned.
 static real activation_backward_of(const Head *h, real *dlearned, real g, real a, real scale) {
     switch (h->kind.activation) {
     case ACTIVATE_RELU:
@@ -283,7 +284,7 @@ static real activation_backward_of(const Head *h, real *dlearned, real g, real a
 }
 
 // ---- passes -----------------------------------------------------------------
-// What all heads of one pass share.
+// Shared by all heads of one pass.
 typedef struct {
     const PairwiseAttention *attention;
     const AttentionInput *in;
@@ -298,7 +299,8 @@ typedef struct {
     const Worker *worker;
 } Unit;
 
-// Rows of a part, bias added, at length 1 where their direction counts.
+// Loads the rows of a part and adds the bias. If only their direction matters, scales them to
+// length 1.
 static void load_rows(const Pass *pass, const Unit *u, AttentionPart part, real *to, real *scales) {
     const AttentionInput *in = pass->in;
     const AttentionRows *from = &in->rows[part];
@@ -325,11 +327,11 @@ static Unit unit_load(const Pass *pass, size_t unit) {
     return u;
 }
 
-// The keys that query i sees, and its weights of them.
+// The keys that a query sees, and the scale of its weights.
 typedef struct {
     size_t first, count;
     const uint8_t *mask; // (count) or NULL
-    real scale;          // 1 / n^p
+    real scale;          // returned by weigh()
 } Row;
 
 static Row row_weigh(const Pass *pass, const Unit *u, size_t i) {
@@ -347,7 +349,7 @@ static Row row_weigh(const Pass *pass, const Unit *u, size_t i) {
     return row;
 }
 
-// The factors of dropout of a row's weights, 1 where nothing is dropped.
+// Computes the dropout factors of a row's weights; all are 1 without dropout.
 static void row_factors(const Pass *pass, const Unit *u, size_t i, const Row *row) {
     const AttentionInput *in = pass->in;
     const uint64_t H = pass->attention->heads, h = u->unit % H,
@@ -384,7 +386,8 @@ void pairwise_attention_forward(PairwiseAttention *a, Matrix y,
 
 // ---- backward ---------------------------------------------------------------
 
-// Query i: from dy to the gradients to its weights, its scores and what they were made of.
+// Backward pass of query i: from dy to the gradients of its weights, its scores, q, k, v and what
+// is learned.
 static void backward_row(const Pass *pass, const Unit *u, size_t i, real *dlearned) {
     const Worker *w = u->worker;
     const size_t D = u->head.size, C = pass->attention->channels;
@@ -416,8 +419,8 @@ static void backward_row(const Pass *pass, const Unit *u, size_t i, real *dlearn
         dlearned[PAIRWISE_POWER] -= along * (real)log((double)seen);
 }
 
-// Stores the gradients to a part's rows, and adds them up for its bias; through the length where
-// the direction counts.
+// Stores the gradients of a part's rows and adds them up for its bias. If only the direction of
+// rows matters, goes through their normalisation first.
 static void store_rows(const Pass *pass, const Unit *u, AttentionPart part,
                        const AttentionGradient *to, real *gradients, const real *x,
                        const real *scales) {
@@ -444,8 +447,8 @@ static void backward_unit(const Pass *pass, size_t unit, const AttentionGradient
     memset(a->dbias + unit * 3 * a->size, 0, 3 * a->size * sizeof(real));
     memset(dlearned, 0, PAIRWISE_LEARNED * sizeof(real));
     for (size_t i = 0; i < in->queries; i++) backward_row(pass, &u, i, dlearned);
-    dlearned[PAIRWISE_POWER] *= u.head.power * (1 - u.head.power); // of the logistic function
-    dlearned[PAIRWISE_MINKOWSKI] *= u.head.minkowski - 1;          // of 1 + exp(r)
+    dlearned[PAIRWISE_POWER] *= u.head.power * (1 - u.head.power); // derivative of logistic()
+    dlearned[PAIRWISE_MINKOWSKI] *= u.head.minkowski - 1;          // derivative of 1 + exp(r)
     store_rows(pass, &u, QUERY, &gradients->parts[QUERY], w->dq, w->q, w->q_scale);
     store_rows(pass, &u, KEY, &gradients->parts[KEY], w->dk, w->k, w->k_scale);
     store_rows(pass, &u, VALUE, &gradients->parts[VALUE], w->dv, w->v, NULL);

@@ -1,4 +1,4 @@
-// Pairwise attention as a kind (attention.h): the weights are those of pairwise_attention.h.
+// Pairwise attention (pairwise_attention.h) as a kind of attention (attention.h).
 #include "attention.h"
 #include "memory.h"
 #include "pairwise_attention.h"
@@ -30,14 +30,14 @@ static void backward(const AttentionCall *call, const AttentionGradients *gradie
     pairwise_attention_backward(call->memory, gradients, dlearned, dy, call->learned, &call->in);
 }
 
-// Of a layer: its weights, their scores and their sum in each row, and whether that row is dead (1)
-// or not (0).
+// Measurements of a layer: weights, scores, the sum of weights in each row, and whether a row is
+// dead (1) or not (0).
 typedef struct {
     Measurement *weights, *scores, *sums, *dead;
     double bound; // of scores; 0: none
     const AttentionInput *in;
-    double *kept;             // (H, Tk) weights of the query `query` of the first sequence; NULL
-    size_t heads, query, row; // row: those before this one, head by head
+    double *kept;             // (H, Tk) weights of query `query` of the first sequence, or NULL
+    size_t heads, query, row; // row: number of rows before this one, head by head
 } PairwiseMeasurements;
 
 static void measure_row(void *context, const real *weights, const real *scores, const uint8_t *mask,
@@ -59,7 +59,7 @@ static void measure_row(void *context, const real *weights, const real *scores, 
     measurement_add(m->dead, &dead, NULL, 1, 1);
 }
 
-// The result of attention, before its projection.
+// Measures the output of attention before the projection.
 static void measure_output(const AttentionCall *call, const uint8_t *tokens, Measurement *m) {
     real *row = allocate(call->channels, sizeof(real), "statistics");
     for (size_t i = 0; i < call->in.batch * call->in.queries; i++) {
@@ -88,7 +88,7 @@ static void measure(const AttentionCall *call, const uint8_t *tokens, Statistics
     pairwise_attention_measure(call->memory, call->learned, &call->in, tokens, measure_row, &m);
 }
 
-// ---- decoding: keys, as they are compared, and values ------------------------
+// ---- decoding: prepared keys, and values ------------------------------------
 
 static void step(void *state, const AttentionDecoding *layer, const AttentionStep *token) {
     const KeyValueCache *cache = state;

@@ -43,7 +43,7 @@ static real mean_of(const real *x, size_t n) {
     return sum / (real)n;
 }
 
-// By the angles of a position, or back.
+// Rotates x by the angles of a position, or back.
 static void rotate(real *restrict x, const real *restrict angles, size_t size, bool back) {
     const size_t half = size / 2;
     const real sign = back ? -1 : 1;
@@ -54,9 +54,9 @@ static void rotate(real *restrict x, const real *restrict angles, size_t size, b
     }
 }
 
-// What normalising a head's row needs to know of it, and its gradient as well.
+// Statistics of a head's row, for its normalisation and for the gradient.
 typedef struct {
-    real inverse;   // 1 / (std + epsilon), or of the root mean square
+    real inverse;   // 1 / (std + epsilon), or 1 / root mean square
     real deviation; // rescaled: std
     real scale;     // of the result
 } HeadNorm;
@@ -79,8 +79,8 @@ static HeadNorm head_norm(real *restrict x, const QueryKeyShape *s, AttentionPar
     return n;
 }
 
-// From the gradient g to the result to that to x, in place; x is overwritten. dgain += where there
-// is a gain.
+// Turns g, the gradient of the result, into the gradient of x, in place; x is overwritten. With a
+// gain, dgain +=.
 static void head_norm_backward(real *restrict g, real *restrict x, const QueryKeyShape *s,
                                AttentionPart part, const real *restrict gain,
                                real *restrict dgain) {
@@ -103,7 +103,7 @@ static void head_norm_backward(real *restrict g, real *restrict x, const QueryKe
     for (size_t d = 0; d < D; d++) g[d] -= mean;
 }
 
-// x = the numbers of a head of one part, bias added; returns its first column.
+// Loads a head of one part into x and adds the bias. Returns its first column.
 static size_t load_head(real *restrict x, const real *restrict row, const real *restrict bias,
                         const QueryKeyShape *s, AttentionPart part, size_t head) {
     const size_t first = part == QUERY ? 0 : s->heads + (part == VALUE ? s->groups : 0),
@@ -144,7 +144,7 @@ void query_key_forward(real *restrict y, const real *restrict x, const real *res
         query_key_row(y + row * to, x + row * from, bias, gains, s, row % length);
 }
 
-// What the rows of a block add up, and room for two rows of a head.
+// Gradient sums of a block of rows, and memory for two rows of a head.
 typedef struct {
     real *bias;  // ((H + 2H') D)
     real *gains; // (2, D)

@@ -1,17 +1,17 @@
-// What is done to queries, keys and values between the product that makes them and attention of any
-// kind: the bias is added, queries and keys are normalised head by head (--scores) and rotated by
-// their position (rotary positions, Su et al., "RoFormer", 2021), and the keys and values of a
-// group of heads (Ainslie et al., "GQA", 2023) are copied to each of its heads. So no kind of
-// attention needs to know of any of it.
+// Processes queries, keys and values between their projection and any kind of attention: adds the
+// bias, normalises queries and keys per head (--scores), rotates them by their position (rotary
+// positions, Su et al., "RoFormer", 2021), and copies the keys and values of a group of heads to
+// each of its heads (Ainslie et al., "GQA", 2023). No kind of attention needs to know about this.
 //
 //   plain      nothing                           s_ij = q . k / sqrt(D)
 //   rescaled   q = (s / sqrt(D)) normal(q), k = normal(k)       (s / D) normal(q) . normal(k)
-//   qknorm     q = gain x / sqrt(mean(x^2) + epsilon), k alike, as Qwen 3
+//   qknorm     q = gain x / sqrt(mean(x^2) + epsilon), k likewise, as in Qwen 3
 //
-// with normal(u) = (u - mean(u)) / (std(u) + 1e-5), D - 1 in the denominator of std. A head's
-// halves are rotated as in Hugging Face's Llama: elements d and d + D/2 by the angle of pair d.
+// with normal(u) = (u - mean(u)) / (std(u) + 1e-5), where std has D - 1 in the denominator. The
+// halves of a head are rotated as in Hugging Face's Llama: elements d and d + D/2 by the angle of
+// pair d.
 //
-// M rows of T positions each, H heads, H' heads of keys and values, D channels of a head.
+// M rows, in sequences of T positions; H heads, H' heads of keys and values, D channels per head.
 #ifndef CPU_QUERY_KEY_H
 #define CPU_QUERY_KEY_H
 
@@ -25,24 +25,24 @@ typedef struct {
     ScoresKind scores;
     double rescale;     // s
     double epsilon;     // of qknorm
-    const real *angles; // (positions, D), rotary_angles(); NULL: nothing is rotated
+    const real *angles; // (positions, D) from rotary_angles(); NULL: no rotation
 } QueryKeyShape;
 
-// Of a layer that prepares queries and keys.
+// The shape of a layer that prepares queries and keys.
 QueryKeyShape query_key_shape(const AttentionPlan *plan, size_t channels, size_t heads,
                               const real *angles);
 
 // angles (positions, D): the cosines of each position's D/2 angles, then their sines. D is even.
 void rotary_angles(real *angles, Rotary rotary, size_t positions, size_t size);
 
-// y (M, 3HD) from x (M, (H + 2H') D): of each row queries, keys, values. bias ((H + 2H') D) or
-// NULL. gains (2, D) of qknorm: of queries, of keys.
+// y (M, 3HD) from x (M, (H + 2H') D); a row holds queries, keys, values. bias ((H + 2H') D) or
+// NULL. gains (2, D): those of qknorm for queries and for keys.
 void query_key_forward(real *restrict y, const real *restrict x, const real *restrict bias,
                        const real *restrict gains, const QueryKeyShape *shape, size_t length,
                        size_t m);
 
-// dx (M, (H + 2H') D), as the next products read it, from dy (M, 3HD); dbias and dgains +=. The
-// same bits for any number of threads.
+// dx (M, (H + 2H') D), the input of the next products, from dy (M, 3HD); dbias and dgains +=. The
+// result has the same bits for any number of threads.
 void query_key_backward(Matrix dx, real *restrict dbias, real *restrict dgains,
                         const real *restrict dy, const real *restrict x, const real *restrict bias,
                         const real *restrict gains, const QueryKeyShape *shape, size_t length,

@@ -6,11 +6,9 @@
 #include <stdint.h>
 #include <stdlib.h>
 
-enum {
-    PIECE = 512
-}; // elements taken at a time, of one row or of several, so that factors stay in L1
+enum { PIECE = 512 }; // elements processed at a time, of one or more rows; factors stay in L1
 
-// Rows that are taken at a time: their elements follow each other, and so do their factors.
+// Rows processed at a time. Their elements are contiguous, and so are their dropout factors.
 static size_t rows_together(size_t channels) {
     return channels < PIECE ? PIECE / channels : 1;
 }
@@ -21,7 +19,7 @@ static const real *factors_of(const Dropout *dropout, uint64_t first, size_t cou
     return buffer;
 }
 
-// Channels c0 to c0 + n of a row; factors (n) or NULL.
+// out = x + (y + bias) * factors for n channels of a row; bias and factors (n) or NULL.
 static void add_row(real *out, const real *x, const real *y, const real *restrict bias,
                     const real *restrict factors, size_t n) {
     if (!bias && factors) {
@@ -66,7 +64,7 @@ void residual_forward(real *out, const real *x, const real *y, const real *bias,
     }
 }
 
-// Rows begin .. end-1; dbias (C) += their sum, or NULL.
+// Processes rows begin .. end-1; dbias (C) += their sum, or NULL.
 static void residual_backward_rows(Matrix dy, real *dbias, const real *dout, const Dropout *dropout,
                                    uint64_t first, size_t begin, size_t end, size_t channels) {
     const size_t together = rows_together(channels);

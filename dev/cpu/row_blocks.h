@@ -1,6 +1,6 @@
-// Sums over rows that threads share, such as gradients of biases: rows are cut into blocks, their
-// number depends on nothing but the rows, each block has its own partial sums, and these are added
-// in order. So the result has the same bits for any number of threads.
+// Sums over rows that are divided among threads, such as bias gradients. Rows are divided into
+// blocks, independent of the number of threads. Each block has its own partial sums, which are
+// added in order, so the result has the same bits for any number of threads.
 #ifndef CPU_ROW_BLOCKS_H
 #define CPU_ROW_BLOCKS_H
 
@@ -9,7 +9,8 @@
 
 enum { ROW_BLOCKS = 64 };
 
-// First row of a block; the first row of block ROW_BLOCKS is m. Blocks of few rows may be empty.
+// First row of a block; the first row of block ROW_BLOCKS is m. Blocks may be empty if there are
+// few rows.
 static inline size_t row_block_begin(size_t m, size_t block) {
     return m / ROW_BLOCKS * block + m % ROW_BLOCKS * block / ROW_BLOCKS;
 }

@@ -1,14 +1,14 @@
-// Short rows in vectors (tile.h). Compilers that unroll a loop over a few numbers before they
-// vectorise it add them one after the other, and check whether arrays overlap more often than they
-// compute; here both are written out. A row may have any length: what is missing in its last vector
-// is 0.
+// Vector operations (tile.h) on short rows. Compilers unroll a loop over a few numbers before they
+// vectorise it and then add the numbers one by one, and they spend more time on checks for
+// overlapping arrays than on the computation; these functions avoid both. A row may have any
+// length: its last vector is padded with 0.
 #ifndef CPU_ROWS_H
 #define CPU_ROWS_H
 
 #include "tile.h"
 
-// The vector of x (n) from element i on. Whole ones have a branch of their own, as compilers copy a
-// number of bytes that they do not know byte by byte.
+// Loads the vector of x (n) that starts at element i. Whole vectors have their own branch, as
+// compilers copy byte by byte if the number of bytes is unknown.
 TILE_INLINE TileVector row_get(const real *x, size_t i, size_t n) {
     TileVector v = {0};
     if (n - i >= TILE_LANES)
@@ -32,15 +32,15 @@ TILE_INLINE real row_sum(const real *x, size_t n) {
     return tile_sum_of_lanes(lanes);
 }
 
-// sum of x y, elementwise
+// dot product of x and y (n)
 TILE_INLINE real row_dot(const real *x, const real *y, size_t n) {
     TileVector lanes = {0};
     for (size_t i = 0; i < n; i += TILE_LANES) lanes += row_get(x, i, n) * row_get(y, i, n);
     return tile_sum_of_lanes(lanes);
 }
 
-// Inlined where the compiler knows n; elsewhere one copy serves all callers, as the unrolled loops
-// over rows of any length are large and take long to compile.
+// Inlined if n is a compile-time constant. Otherwise all callers share one copy, as the unrolled
+// loops over rows of any length are large and slow to compile.
 #define ROWS_OUTLINE static __attribute__((noinline, unused))
 
 TILE_INLINE void rows_sum_inlined(real *sums, const real *x, size_t stride, size_t rows, size_t n) {
@@ -85,7 +85,7 @@ ROWS_OUTLINE void rows_dot_outlined(real *sums, const real *x, size_t x_stride, 
     rows_dot_inlined(sums, x, x_stride, y, y_stride, rows, n);
 }
 
-// sums (rows) of the rows of x (rows, n), whose rows are `stride` apart.
+// sums (rows) of each row of x (rows, n), rows `stride` apart.
 TILE_INLINE void rows_sum(real *sums, const real *x, size_t stride, size_t rows, size_t n) {
     if (__builtin_constant_p(n))
         rows_sum_inlined(sums, x, stride, rows, n);
@@ -93,7 +93,7 @@ TILE_INLINE void rows_sum(real *sums, const real *x, size_t stride, size_t rows,
         rows_sum_outlined(sums, x, stride, rows, n);
 }
 
-// sums (rows) of x (rows, n) y (rows, n), elementwise.
+// sums (rows): the dot product of each row of x (rows, n) with that of y (rows, n).
 TILE_INLINE void rows_dot(real *sums, const real *x, size_t x_stride, const real *y,
                           size_t y_stride, size_t rows, size_t n) {
     if (__builtin_constant_p(n))

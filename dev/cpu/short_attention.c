@@ -11,18 +11,17 @@
 #include <stdlib.h>
 #include <string.h>
 
-typedef uint32_t Kept[DROPOUT_BLOCK / 32]; // by dropout: a bit a key
+typedef uint32_t Kept[DROPOUT_BLOCK / 32]; // a bit per key that dropout keeps
 
-// What a thread has for the head of one sequence that it works on. Tq' = Tq rounded up to
-// TILE_ROWS, Tk' = Tk rounded up to TILE_COLUMNS, of the longest; D' = D rounded up to
-// TILE_COLUMNS, filled with zeros.
+// Working memory of a thread, for one head of one sequence. Tq' and Tk' are the largest Tq and Tk
+// rounded up to TILE_ROWS and TILE_COLUMNS; D' is D rounded up to TILE_COLUMNS, padded with zeros.
 typedef struct {
     real *queries, *doutput; // (Tq', D') times log2(e) / sqrt(D); times dropout's scale
     real *keys, *values;     // (Tk', D')
     real *keys_transposed, *values_transposed; // (D', Tk')
     real *hidden;            // (Tk') -Inf for padding and beyond the last key, else 0
     real *weights, *dscores; // (Tq', Tk')
-    real *result;            // (Tq' or Tk', D') of the product that comes last
+    real *result;            // (Tq' or Tk', D') of the last product
 } Worker;
 
 struct ShortAttention {
@@ -87,7 +86,7 @@ typedef struct {
     size_t query_rows, key_columns; // Tq' and Tk' of this sequence
 } ShortHead;
 
-// Units are the heads of the first sequence, those of the next, ...
+// Units are numbered over the heads of the first sequence, then of the second, and so on.
 static ShortHead head_of(const ShortAttention *a, const AttentionInput *in, size_t unit) {
     return (ShortHead){a,
                        in,
@@ -98,9 +97,9 @@ static ShortHead head_of(const ShortAttention *a, const AttentionInput *in, size
                        round_up(in->keys, TILE_COLUMNS)};
 }
 
-// out (count, D') = (x + bias) * scale of rows of D numbers, `stride` apart. The rows `ahead` of
-// them, those of the head that comes next, are fetched: they are too short and too far apart for
-// the processor to see it.
+// out (count, D') = (x + bias) * scale for rows of D numbers, `stride` apart. Prefetches the rows
+// of the next head, `ahead` numbers on: they are too short and too far apart for the hardware
+// prefetcher.
 static void load_rows(const ShortAttention *a, real *out, const real *x, size_t stride,
                       size_t ahead, const real *bias, real scale, size_t count) {
     for (size_t t = 0; t < count; t++) {
@@ -113,7 +112,8 @@ static void load_rows(const ShortAttention *a, real *out, const real *x, size_t 
     }
 }
 
-// How far the next head of a sequence is, or the first of the next sequence, `sequence` numbers on.
+// Distance to the next head of the sequence, or to the first one of the next sequence, which is
+// `sequence` numbers on.
 static size_t next_head(const ShortHead *head, size_t sequence) {
     const ShortAttention *a = head->attention;
     const size_t column = head->h * a->size;
@@ -129,12 +129,12 @@ static void load_part(const ShortHead *head, real *out, AttentionPart part, real
               next_head(head, count * rows->stride), rows->bias ? rows->bias + column : NULL, scale,
               count);
     if (part == QUERY) return;
-    // The remains of a longer sentence beyond the last key would get weights of 0, except where
-    // they are infinite.
+    // Clear the rows of a longer sentence beyond the last key. They would get weights of 0, except
+    // if they are infinite.
     memset(out + count * a->columns, 0, (head->key_columns - count) * a->columns * sizeof(real));
 }
 
-// out (D', Tk') of rows (Tk', D').
+// out (D', Tk') = the transpose of rows (Tk', D').
 static void transpose(const ShortHead *head, real *out, const real *rows) {
     const ShortAttention *a = head->attention;
     for (size_t t = 0; t < head->key_columns; t += TILE_LANES) {
@@ -171,7 +171,7 @@ static void scores(const ShortHead *head) {
                  w->keys_transposed, a->width, head->query_rows, head->key_columns, a->size, false);
 }
 
-// Of query i's scores, those of keys j to j + TILE_LANES.
+// The scores of query i for keys j to j + TILE_LANES, -Inf for keys that it does not see.
 TILE_INLINE TileVector seen_scores(const ShortHead *head, size_t i, size_t j) {
     const AttentionInput *in = head->in;
     const TileVector s = tile_load(head->worker->weights + i * head->attention->width + j);
@@ -194,13 +194,13 @@ TILE_INLINE TileVector keep(TileVector x, const Kept kept, size_t j) {
 }
 
 // ---- forward ----------------------------------------------------------------
-// Row i of scores becomes 2^(s - top), or 0 where dropout does not keep it; their sum before
+// Replaces row i of scores by 2^(s - top), or 0 if dropout drops it. Returns their sum before
 // dropout, with the sink.
 static real softmax_row(const ShortHead *head, size_t i, const Kept kept, real *top) {
     const ShortAttention *a = head->attention;
     real *weights = head->worker->weights + i * a->width;
     const real sink =
-        a->sink > 0 ? (real)log2(a->sink) : (real)-1e30; // or a lowest number that is not -Inf
+        a->sink > 0 ? (real)log2(a->sink) : (real)-1e30; // or a very low number, but not -Inf
     TileVector greatest = (TileVector){0} + sink, sum = {0};
     for (size_t j = 0; j < head->key_columns; j += TILE_LANES)
         greatest = tile_max(seen_scores(head, i, j), greatest);
@@ -227,7 +227,7 @@ static void forward_head(const ShortHead *head, Matrix y, real *logsumexp) {
         real top;
         const real sum = softmax_row(head, i, kept[i], &top);
         scale[i] = sum == 0 ? 0 : (in->dropout ? in->dropout->scale : 1) / sum;
-        // +Inf where nothing is seen: 2^(s - Inf) is 0.
+        // +Inf if the row sees nothing: 2^(s - Inf) is 0.
         if (logsumexp)
             logsumexp[(head->b * a->heads + head->h) * in->queries + i] =
                 sum == 0 ? INFINITY : (real)LN2 * (top + (real)log2((double)sum));
@@ -243,7 +243,8 @@ static void forward_head(const ShortHead *head, Matrix y, real *logsumexp) {
 
 void short_attention_forward(const ShortAttention *a, Matrix y, real *logsumexp,
                              const AttentionInput *in) {
-    // A sequence's heads are side by side: a thread that has one of them finds the others in cache.
+    // A thread takes all heads of a sequence: they are adjacent, so after the first the others are
+    // in cache.
 #pragma omp parallel for schedule(dynamic, a->heads) num_threads(a->threads)
     for (size_t unit = 0; unit < in->batch * a->heads; unit++) {
         const ShortHead head = head_of(a, in, unit);
@@ -252,7 +253,7 @@ void short_attention_forward(const ShortAttention *a, Matrix y, real *logsumexp,
 }
 
 // ---- backward ---------------------------------------------------------------
-// What all heads share, and where the sums over rows of a block of units go.
+// Inputs and outputs shared by all heads, and the sums over rows of one block of units.
 typedef struct {
     const AttentionGradients *gradients;
     const real *dy;
@@ -261,7 +262,7 @@ typedef struct {
     real *sums[3]; // (C) of queries', keys' and values' gradients
 } Backward;
 
-// dy . y of one head in row `row`.
+// dy . y of one head at row `row`.
 static real dot_output(const ShortHead *head, const Backward *g, size_t row) {
     const ShortAttention *a = head->attention;
     real output[TILE_COLUMNS], sum = 0;
@@ -274,8 +275,9 @@ static real dot_output(const ShortHead *head, const Backward *g, size_t row) {
     return sum;
 }
 
-// From scores and the gradients to weights (in dscores): weights that were multiplied with values,
-// and the gradient to scores, w_ij (dw_ij - sum_j w_ij dw_ij), where the sum is dy_i . y_i.
+// Computes row i of the weights after dropout, from the scores, and the gradients of the scores,
+// from those of the weights, both in dscores: w_ij (dw_ij - sum_j w_ij dw_ij). The sum is dy_i .
+// y_i, passed as `product`.
 static void gradient_row(const ShortHead *head, size_t i, const Kept kept, real logsumexp,
                          real product) {
     const size_t at = i * head->attention->width;
@@ -287,7 +289,8 @@ static void gradient_row(const ShortHead *head, size_t i, const Kept kept, real 
     }
 }
 
-// result (rows, D') times `scale` is a gradient of queries, keys or values.
+// Stores result (rows, D') times `scale` as the gradient of queries, keys or values, and adds it to
+// the sums.
 static void store_gradient(const ShortHead *head, const Backward *g, AttentionPart part,
                            real scale) {
     const ShortAttention *a = head->attention;

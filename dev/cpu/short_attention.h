@@ -1,6 +1,6 @@
-// Softmax attention of sequences so short that all that a head of one of them needs stays in the
-// cache of the thread that works on it: the definition is that of softmax_attention.h, which calls
-// this, and products are float32 whatever the precision.
+// Softmax attention for sequences so short that the data of one head of one sequence fits in the
+// cache of one thread. softmax_attention.h defines it and softmax_attention.c calls it. Products
+// are float32 for any precision.
 #ifndef CPU_SHORT_ATTENTION_H
 #define CPU_SHORT_ATTENTION_H
 
@@ -10,7 +10,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-enum { SHORT_ATTENTION = 64 }; // queries and keys, at most
+enum { SHORT_ATTENTION = 64 }; // largest number of queries, and of keys
 
 // Working memory of the threads, for sequences up to (queries, keys).
 typedef struct ShortAttention ShortAttention;
@@ -20,12 +20,12 @@ ShortAttention *short_attention_create(double sink, size_t queries, size_t keys,
 void short_attention_carve(ShortAttention *attention, struct Arena *arena, bool training);
 void short_attention_free(ShortAttention *attention);
 
-// Whether the sequences are so short.
+// Whether the sequences are short enough.
 static inline bool attention_is_short(const AttentionInput *in) {
     return in->queries <= SHORT_ATTENTION && in->keys <= SHORT_ATTENTION;
 }
 
-// As softmax_attention_forward() and softmax_attention_backward().
+// Same as softmax_attention_forward() and softmax_attention_backward().
 void short_attention_forward(const ShortAttention *attention, Matrix y, real *logsumexp,
                              const AttentionInput *in);
 void short_attention_backward(const ShortAttention *attention, const AttentionGradients *gradients,

@@ -16,22 +16,23 @@
 
 enum {
     MAX_PARTS = 8, // of a head's keys in the backward pass
-    WANTED = 16,   // units of work there
+    WANTED = 16,   // units of work to aim for there
     AHEAD = 8      // rows to prefetch
 };
 
-// Each big array is (B, H, T', ...) with T' = Tq or Tk rounded up to whole tiles and D' = D rounded
-// up to what products take, the rows of a tile that are used and D' filled with zeros. A left
-// operand is (B, H, T', W), a right one (B, H, T' W / D', D'), W = D' words or D' / 2 words of two
-// bf16 numbers; transposed, (B, H, T' / KEYS, W, KEYS). By AMX (softmax_attention_amx.h), what is
-// transposed here is turned, queries_right and doutput_right are, too, and gradients of keys and
-// values are summed as (B, H, T' / 16, D' / 16, 16, 16).
+// Each big array is (B, H, T', ...), where T' is Tq or Tk rounded up to whole tiles and D' is D
+// rounded up to a size that products take. The padding of D', and of rows that products read, is 0.
+// A left operand is (B, H, T', W), a right one (B, H, T' W / D', D'), where W is D' words, or D' /
+// 2 words of two bf16 numbers; a transposed one is (B, H, T' / KEYS, W, KEYS). With AMX
+// (softmax_attention_amx.h), transposed operands, queries_right and doutput_right only have their
+// squares of 16 x 16 words transposed, and gradients of keys and values are summed as (B, H, T' /
+// 16, D' / 16, 16, 16).
 struct SoftmaxAttention {
     double sink;
     size_t heads, channels, size;          // H, C, D
     size_t columns, words;                 // D', W
-    size_t batch, most_queries, most_keys; // B, Tq and Tk that there is memory for
-    size_t long_batch;                     // B of sequences that are not short
+    size_t batch, most_queries, most_keys; // the largest B, Tq and Tk
+    size_t long_batch;                     // the largest B if sequences are not short
     const struct SoftmaxEngine *engine;
     real *queries, *keys_transposed;     // left, transposed
     real *values;                        // right (forward)
@@ -42,40 +43,42 @@ struct SoftmaxAttention {
     real *dqueries, *dkeys, *dvalues;    // (B, H, parts, Tq', D'), (B, H, Tk', D')
     real *hidden;                        // (B, Tk') -Inf for padding, else 0
     real *logsumexp, *product;           // (B, H, Tq'); product: dy_i . y_i
-    ShortAttention *brief;               // works on sequences that are short
+    ShortAttention *brief;               // for short sequences
 };
 
-// What all tiles of one pass share.
+// Shared by all tiles of one pass.
 typedef struct {
     SoftmaxAttention *attention;
     const AttentionInput *in;
     size_t query_rows, key_rows; // Tq', Tk'
-    size_t window;               // keys that a query sees, Tq' where it sees all up to itself
+    size_t window;               // keys that a query sees; Tq' if it sees all up to itself
     size_t parts;
 } SoftmaxPass;
 
-// How operands lie, and what works on their tiles.
+// The layout of operands, and the functions that process their tiles.
 typedef struct SoftmaxEngine {
     bool pairs;   // operands are bf16
-    bool squares; // what is transposed here is turned (softmax_attention_amx.h)
-    size_t apart; // tokens of a word of a right operand
-    // output (QUERIES, D') += weights of all keys of the queries from i0 on times their values
+    bool squares; // only squares of operands are transposed (softmax_attention_amx.h)
+    size_t apart; // distance between the two tokens in a word of a right operand
+    // output (QUERIES, D') += weights times values over all keys, for the queries from i0 on
     void (*forward)(const SoftmaxPass *pass, size_t unit, size_t i0, SoftmaxRows *rows,
                     real *output);
-    // Gradients of KEYS keys from j0 on, and what they add to those of the queries that see them.
+    // Computes the gradients of KEYS keys and values from j0 on, and adds to the gradients of the
+    // queries that see them.
     void (*backward)(const SoftmaxPass *pass, size_t unit, size_t part, size_t j0);
 } SoftmaxEngine;
 
-// In the backward pass a head's keys are shared out among units of work, each with its own sum of
-// query gradients. Their number depends on the shape alone, so that results do not depend on the
-// threads.
+// The backward pass divides the keys of a head into parts. Each part is a unit of work with its own
+// sum of query gradients. The number of parts depends only on the shape, so that results do not
+// depend on the number of threads.
 static size_t parts_of(size_t heads, size_t key_rows) {
     size_t parts = smaller(MAX_PARTS, key_rows / KEYS);
     while (parts > 1 && parts * heads > WANTED) parts--;
     return parts;
 }
 
-// Most sums of query gradients for up to so many heads (of all sequences) and rows of keys.
+// The largest number of sums of query gradients for up to `heads` heads (of all sequences) and
+// `key_rows` rows of keys.
 static size_t sets_of(size_t heads, size_t key_rows) {
     const size_t sets = smaller(WANTED, tile_count(heads, smaller(MAX_PARTS, key_rows / KEYS)));
     return sets > heads ? sets : heads;
@@ -132,8 +135,8 @@ static SoftmaxPass begin(SoftmaxAttention *a, const AttentionInput *in) {
                          parts_of(in->batch * a->heads, key_rows)};
 }
 
-// The keys that the queries i0 to i0 + QUERIES see, multiples of QUERIES: from the first up to the
-// end.
+// The first key, and the end of the keys, that queries i0 to i0 + QUERIES see; rounded to multiples
+// of QUERIES.
 static size_t keys_begin(const SoftmaxPass *pass, size_t i0) {
     return attention_first_key(pass->in, i0) / QUERIES * QUERIES;
 }
@@ -142,15 +145,16 @@ static size_t keys_end(const SoftmaxPass *pass, size_t i0) {
     return pass->in->causal ? i0 + QUERIES : round_up(pass->in->keys, QUERIES);
 }
 
-// The queries that see keys from j0 up to `end` are from j0, where attention is causal, up to this.
+// The end of the queries that see any of the keys up to `end`. If attention is causal, these
+// queries begin at the first of the keys.
 static size_t queries_end(const SoftmaxPass *pass, size_t end) {
     const size_t last = round_up(pass->in->queries, QUERIES);
     return pass->in->window > 0 ? smaller(last, round_up(end + pass->window - 1, QUERIES)) : last;
 }
 
 // ---- operands ---------------------------------------------------------------
-// What up to KEYS rows of an operand are made of: (x + bias) * scale for `rows` rows of x, 0 below
-// them, up to whole tiles of queries, and to the right of `size`.
+// The source of up to KEYS rows of an operand: (x + bias) * scale for `rows` rows of x, padded with
+// 0 to whole tiles of queries, and to the right of `size`.
 typedef struct {
     const real *x, *bias; // bias or NULL
     size_t x_row, rows, size;
@@ -177,7 +181,7 @@ static size_t source_end(const Source *source) {
     return round_up(source->rows, QUERIES);
 }
 
-// Columns d to d + TILE_COLUMNS of a row.
+// Loads columns d to d + TILE_COLUMNS of a row.
 static inline void source_load(TileVector out[TILE_VECTORS], const Source *s, size_t row,
                                size_t d) {
     const real *x = s->x + row * s->x_row + d;
@@ -223,7 +227,7 @@ static void pack_right(const SoftmaxAttention *a, real *out, Source source) {
     }
 }
 
-// Words of a left operand, transposed: as a whole, or in squares.
+// Packs a left operand and transposes its words, as a whole or in squares.
 static void pack_transposed(const SoftmaxAttention *a, real *restrict out, Source source) {
     if (a->engine->squares) {
         pack_left(a, out, source);
@@ -246,15 +250,16 @@ static void pack_transposed(const SoftmaxAttention *a, real *restrict out, Sourc
 }
 
 // ---- scores -----------------------------------------------------------------
-// TILE_ROWS queries and the keys of a tile.
+// TILE_ROWS queries of a tile, and the keys of a tile.
 typedef struct {
     const real *queries; // left (TILE_ROWS, W)
     const real *keys;    // transposed (W, KEYS)
     const real *hidden;  // (KEYS)
     size_t words;        // W
     size_t begin, end;   // of the keys that any query of the tile sees, multiples of QUERIES
-    // Keys that the first query sees, of these hidden before its window; the next one more of both.
-    // Where `seen` is at least KEYS, and none hidden for the last query, all see all.
+    // The first query sees the keys from `before` to `seen` of the tile; earlier keys precede its
+    // window. Both grow by 1 with each query. If `seen` is at least KEYS and `before` of the last
+    // query is not above 0, all queries see all keys.
     int seen, before;
 } Strip;
 
@@ -262,7 +267,7 @@ static const real *hidden_keys(const SoftmaxPass *pass, size_t unit, size_t j0) 
     return pass->attention->hidden + unit / pass->attention->heads * pass->key_rows + j0;
 }
 
-// The strip from row r on of the tile of queries i0 to i0 + QUERIES.
+// The strip that starts at row r of the tile of queries i0 to i0 + QUERIES.
 static inline Strip strip_create(const SoftmaxPass *pass, size_t unit, size_t i0, size_t r,
                                  size_t j0) {
     const SoftmaxAttention *a = pass->attention;
@@ -279,7 +284,7 @@ static inline Strip strip_create(const SoftmaxPass *pass, size_t unit, size_t i0
                    pass->in->window > 0 ? seen - (int)pass->window : -TILE_ROWS};
 }
 
-// Scores, -Inf for what is hidden, of TILE_COLUMNS keys from j on.
+// Scores of TILE_COLUMNS keys from j on, -Inf for hidden keys.
 TILE_INLINE void strip_scores(TileSums s, const Strip *strip, size_t j, bool pairs) {
     tile_get(s, strip->hidden + j, 0);
     tile_add_product(s, (TileView){strip->queries, strip->words, 1}, strip->keys + j, KEYS,
@@ -296,7 +301,7 @@ TILE_INLINE void strip_scores(TileSums s, const Strip *strip, size_t j, bool pai
     }
 }
 
-// The block of the dropout generator that query 0 of a head starts with.
+// The first block of the dropout generator for query 0 of a head.
 static uint64_t first_block(const SoftmaxPass *pass, size_t unit) {
     const AttentionInput *in = pass->in;
     return (in->first_row * pass->attention->heads + unit) * in->queries * (pass->key_rows / KEYS);
@@ -322,15 +327,15 @@ TILE_INLINE TileVector keep(TileVector x, const Kept kept, size_t j) {
 static SoftmaxRows rows_create(double sink) {
     SoftmaxRows rows = {0};
     for (size_t r = 0; r < QUERIES; r++) {
-        // A lowest number that is not -Inf: 2^(-Inf - top) is 0, also in a row that sees nothing.
+        // A very low number, but not -Inf: 2^(-Inf - top) is 0, even in a row that sees nothing.
         rows.top[r] = sink > 0 ? (real)log2(sink) : (real)-1e30;
         rows.sum[r][0] = sink > 0 ? 1 : 0;
     }
     return rows;
 }
 
-// The largest score of each row joins `top`, and what was summed (output (TILE_ROWS, columns), too)
-// shrinks.
+// Raises `top` to the largest score of each row, and scales the sums and output (TILE_ROWS,
+// columns) down accordingly.
 TILE_INLINE void strip_raise(const Strip *strip, size_t begin, size_t end, real *top,
                              TileVector *sum, real *output, size_t columns, bool pairs) {
     TileVector greatest[TILE_ROWS];
@@ -354,8 +359,8 @@ TILE_INLINE void strip_raise(const Strip *strip, size_t begin, size_t end, real 
     }
 }
 
-// weights (TILE_ROWS, KEYS words), left operand: 2^(s - top), or 0 where dropout does not keep it.
-// Their sums before dropout join `sum`. Returns false, with nothing added, if a score is above its
+// Sets weights (TILE_ROWS, KEYS words), a left operand, to 2^(s - top), or 0 if dropout drops it.
+// Adds their sums before dropout to `sum`. Returns false, without adding, if a score exceeds its
 // top by more than MARGIN.
 TILE_INLINE bool strip_weights(const Strip *strip, const Kept *kept, const real *top,
                                TileVector *sum, real *weights, bool pairs) {
@@ -381,7 +386,7 @@ TILE_INLINE bool strip_weights(const Strip *strip, const Kept *kept, const real 
     return true;
 }
 
-// output (QUERIES, D') += weights of a tile's keys times their values, strip by strip
+// output (QUERIES, D') += weights times values of a tile of keys, strip by strip
 TILE_INLINE void forward_strips(const SoftmaxPass *pass, size_t unit, size_t i0, size_t j0,
                                 const Kept *kept, SoftmaxRows *rows, real *output, bool pairs) {
     const SoftmaxAttention *a = pass->attention;
@@ -392,8 +397,8 @@ TILE_INLINE void forward_strips(const SoftmaxPass *pass, size_t unit, size_t i0,
     for (size_t r = 0; r < QUERIES; r += TILE_ROWS) {
         const Strip strip = strip_create(pass, unit, i0, r, j0);
         real *top = rows->top + r, *strip_output = output + r * columns;
-        // The first scores are a good guess of the largest: of a window, those that more queries
-        // see.
+        // The first scores are a good guess of the largest; with a window, the first that more
+        // queries see.
         if (first) {
             const size_t cut = strip.begin + QUERIES;
             const size_t guess = strip.before > 0 && cut < strip.end ? cut : strip.begin;
@@ -441,7 +446,7 @@ static void forward_tile(const SoftmaxPass *pass, size_t unit, size_t i0, Matrix
         for (size_t d = 0; d < columns; d++) output[r * columns + d] *= scale;
         gemm_input_store(y, b * in->queries + i0 + r, unit % a->heads * a->size,
                          output + r * columns, a->size);
-        // +Inf where nothing is seen: 2^(s - Inf) is 0.
+        // +Inf if the row sees nothing: 2^(s - Inf) is 0.
         if (logsumexp)
             logsumexp[unit * in->queries + i0 + r] =
                 sum == 0 ? INFINITY : (real)LN2 * (rows.top[r] + (real)log2(sum));
@@ -475,7 +480,7 @@ void softmax_attention_forward(SoftmaxAttention *a, Matrix y, real *logsumexp,
         for (size_t t0 = 0; t0 < rows; t0 += KEYS) {
             for (size_t unit = 0; unit < units; unit++) pack_forward(&pass, unit, t0);
         }
-        // The last tiles of a head see the most keys: they go first.
+        // Start with the last tiles of a head, which see the most keys.
 #pragma omp for collapse(2) schedule(dynamic)
         for (size_t unit = 0; unit < units; unit++) {
             for (size_t tile = 0; tile < tiles; tile++)
@@ -485,14 +490,14 @@ void softmax_attention_forward(SoftmaxAttention *a, Matrix y, real *logsumexp,
 }
 
 // ---- backward ---------------------------------------------------------------
-// A tile's weights that were multiplied with values, and the gradient to its scores, w_ij (dw_ij -
-// sum_j w_ij dw_ij), where the sum is dy_i . y_i.
+// The weights of a tile after dropout, and the gradients of its scores, w_ij (dw_ij - sum_j w_ij
+// dw_ij), where the sum is dy_i . y_i.
 typedef struct {
     real weights[QUERIES * KEYS], dscores[QUERIES * KEYS]; // right (QUERIES / 2 or QUERIES, KEYS)
-    real left[QUERIES * KEYS / 2]; // dscores as a left operand, where that is another
+    real left[QUERIES * KEYS / 2]; // dscores as a left operand, if that differs
 } Gradients;
 
-// The rows from r on of those, for keys j to j + TILE_COLUMNS.
+// Computes the rows of these from r on, for keys j to j + TILE_COLUMNS.
 TILE_INLINE void backward_block(const SoftmaxPass *pass, const Strip *strip, const Kept *kept,
                                 size_t row, size_t key, size_t r, size_t j, Gradients *g,
                                 bool pairs) {
@@ -553,7 +558,7 @@ TILE_INLINE void backward_tile(const SoftmaxPass *pass, size_t unit, size_t part
     backward_strips(pass, unit, i0, j0, &g, pairs);
     real *dvalues = a->dvalues + j * columns, *dkeys = a->dkeys + j * columns;
     real *dqueries = a->dqueries + ((unit * pass->parts + part) * pass->query_rows + i0) * columns;
-    // The first of the part's tiles that these queries see.
+    // This is the first of the part's tiles that these queries see.
     if (j0 / KEYS < begin / KEYS + pass->parts)
         memset(dqueries, 0, QUERIES * columns * sizeof(real));
     tile_product(dvalues, columns, dvalues, columns, (TileView){g.weights + skip, 1, KEYS},
@@ -580,7 +585,7 @@ static void backward_keys(const SoftmaxPass *pass, size_t unit, size_t part, siz
     }
 }
 
-// dy . y of one head in row `row`.
+// dy . y of one head at row `row`.
 static real product_with(Matrix y, size_t row, size_t column, const real *restrict dy,
                          size_t size) {
     const size_t at = row * y.columns + column;
@@ -634,13 +639,14 @@ static void pack_keys_backward(const SoftmaxPass *pass, size_t unit, size_t t0) 
     pack_transposed(a, a->values_transposed + at, source_of(pass, VALUE, unit, t0));
 }
 
-// Where the TILE_LANES numbers from column d on of row t of a head's sums of gradients lie.
+// Offset of the TILE_LANES numbers from column d on of row t in the gradient sums of a head.
 static size_t place_of(const SoftmaxAttention *a, AttentionPart which, size_t t, size_t d) {
     if (!a->engine->squares || which == QUERY) return t * a->columns + d;
     return t / TILE_LANES * TILE_LANES * a->columns + d * TILE_LANES + t % TILE_LANES * TILE_LANES;
 }
 
-// One head's gradients of queries, keys or values, rows in order, and their sum.
+// Stores the gradients of queries, keys or values of one head, with rows in order, and adds their
+// sum to that of the bias.
 static void gather(const SoftmaxPass *pass, const AttentionGradient *to, AttentionPart which,
                    size_t h) {
     const SoftmaxAttention *a = pass->attention;
@@ -649,7 +655,7 @@ static void gather(const SoftmaxPass *pass, const AttentionGradient *to, Attenti
     const size_t length = which == QUERY ? in->queries : in->keys;
     const size_t stride = (which == QUERY ? pass->query_rows : pass->key_rows) * a->columns;
     const size_t parts = which == QUERY ? pass->parts : 1;
-    // The scores' base is 2: ln 2 is left of what queries were multiplied with.
+    // Queries were multiplied with log2(e) / sqrt(D). The factor ln 2 cancels log2(e).
     const real scale = which == QUERY ? (real)(1 / sqrt((double)size))
                        : which == KEY ? (real)LN2
                                       : 1;
@@ -661,7 +667,7 @@ static void gather(const SoftmaxPass *pass, const AttentionGradient *to, Attenti
         for (size_t b = 0; b < in->batch; b++) {
             const real *head = from + (b * a->heads + h) * parts * stride;
             for (size_t t = 0; t < length; t++) {
-                // The parts of the tiles of keys that the query sees.
+                // Only the parts whose tiles of keys the query sees.
                 const size_t tile = attention_first_key(in, t) / KEYS;
                 const size_t seen = in->causal ? smaller(parts, t / KEYS + 1 - tile) : parts;
                 TileVector sum[TILE_VECTORS] = {0};
@@ -703,8 +709,8 @@ void softmax_attention_backward(SoftmaxAttention *a, const AttentionGradients *g
                 if (t0 < pass.key_rows) pack_keys_backward(&pass, unit, t0);
             }
         }
-        // A part is every parts-th tile of keys. The first has those that the most queries see: it
-        // goes first.
+        // Part p has the key tiles p, p + parts, ... Start with the first part, which has the tiles
+        // that the most queries see.
 #pragma omp for collapse(2) schedule(dynamic)
         for (size_t part = 0; part < pass.parts; part++) {
             for (size_t unit = 0; unit < units; unit++) {
@@ -723,7 +729,7 @@ void softmax_attention_backward(SoftmaxAttention *a, const AttentionGradients *g
 // ---- engines ----------------------------------------------------------------
 #if TILE_PAIRS
 
-// All that AMX reads of a head.
+// The data of a head that AMX reads.
 static AmxHead amx_head(const SoftmaxPass *pass, size_t unit) {
     const SoftmaxAttention *a = pass->attention;
     const AttentionInput *in = pass->in;

@@ -5,11 +5,11 @@
 
 #if TILE_PAIRS
 
-// Work goes in blocks of 32 queries and 32 keys, whose scores are in four squares of 16 x 16 (1 KiB
-// each). While vectors work on a block, the products that make the next one and those that take
-// what was made of the one before are issued between them in small parts: an instruction waits for
-// the one before only where it needs it, but none is more than some hundred others ahead, and a
-// tile is loaded only when all stores to it have left for the cache.
+// Work is divided into blocks of 32 queries and 32 keys, whose scores are four squares of 16 x 16
+// (1 KiB each). The vector work on a block is interleaved with the products that compute the next
+// block and those that use the result of the previous one. The products are issued in small parts:
+// instructions execute out of order, but at most some hundred ahead, and a tile is loaded only when
+// all stores to it have reached the cache.
 enum { SQUARE = 16, SIDE = 2 * SQUARE, SQUARE_WORDS = SQUARE * SQUARE };
 
 typedef real Square[SQUARE_WORDS];
@@ -18,11 +18,12 @@ typedef struct {
     Square at[2][2]; // [half of the queries][half of the keys]
 } Block;
 
-// Squares of an operand or of sums: a square's rows are `row` apart. The other half of 32 rows (of
-// a left operand, of sums) starts at `down`, that of 32 columns at `right`.
+// Squares of an operand or of sums. Rows of a square are `row` apart. In an operand of 32 rows or
+// columns, the second half starts at `half`; in sums, the second half of the rows starts at `down`,
+// that of the columns at `right`.
 typedef struct {
     const real *data;
-    size_t row, half, step; // step: along the dimension that is summed over
+    size_t row, half, step; // step: along the summed dimension
     size_t block;           // to the next block
 } Operand;
 
@@ -31,7 +32,7 @@ typedef struct {
     size_t row, down, right, block;
 } Sums;
 
-// sums (32, 32) = or += a (32, `steps` times 16 words) b, `blocks` times
+// sums (32, 32) = or += a (32, `steps` times 16 words) b, for `blocks` blocks
 typedef struct {
     Sums sums;
     Operand a, b;
@@ -39,8 +40,8 @@ typedef struct {
     bool add;
 } Product;
 
-// Half of a product's rows: sums in tiles C and D, the left operand in tile A. They are stored
-// later, by STORE_HALF: an instruction that stores would wait for them and hold up the next
+// Computes half of a product's rows, with sums in tiles C and D and the left operand in tile A.
+// store_waiting() stores the sums later: a store here would wait for them and delay the next
 // product.
 #define START_HALF(C, D, A)                                                                        \
     do {                                                                                           \
@@ -60,7 +61,7 @@ typedef struct {
         }                                                                                          \
     } while (0)
 
-// Sums that are still in tiles 0 and 1, or 2 and 3: where they will be stored, `row` apart.
+// Where sums that are still in tiles 0 and 1, or 2 and 3, will be stored, rows `row` apart.
 typedef struct {
     real *left, *right; // NULL: none
     size_t row;
@@ -78,9 +79,9 @@ TILE_INLINE void store_waiting(Waiting *waiting, size_t tiles) {
     waiting->left = NULL;
 }
 
-// The first or second half of a product's rows, in the tiles that `turn` says. `follows`: it comes
-// right after the other half, whose right operand is still there, if that is no more than two
-// squares.
+// Computes the first or second half of a product's rows, in the tiles that `turn` selects.
+// `follows`: this call comes right after the other half, so the right operand is still in its tiles
+// if it has no more than two squares.
 TILE_INLINE void half_product(const Product *p, size_t half, size_t turn, bool follows,
                               Waiting waiting[2]) {
     const bool held = follows && p->steps == 1 && p->blocks == 1;
@@ -111,7 +112,7 @@ TILE_INLINE void whole_product(const Product *p) {
     store_all(waiting);
 }
 
-// block = left rows (32, W) times turned ones
+// block = left rows (32, W) times turned rows (32, W)
 TILE_INLINE Product block_product(Block *block, const real *left, const real *turned,
                                   size_t words) {
     return (Product){.sums = {block->at[0][0], SQUARE, 2 * SQUARE_WORDS, SQUARE_WORDS, 0},
@@ -132,7 +133,7 @@ TILE_INLINE Product add_product(real *sums, const Square left[2], const real *ri
                      .add = true};
 }
 
-// sums (2, D' / 16) squares, their rows the channels, += turned (16, D') times two right squares
+// sums (2, D' / 16) squares, whose rows are channels, += turned (16, D') times two right squares
 TILE_INLINE Product add_turned_product(real *sums, const real *turned, const Square right[2],
                                        size_t columns) {
     return (Product){.sums = {sums, SQUARE, SQUARE_WORDS, SQUARE * columns, 2 * SQUARE_WORDS},
@@ -143,11 +144,11 @@ TILE_INLINE Product add_turned_product(real *sums, const real *turned, const Squ
                      .add = true};
 }
 
-// For so many queries, and as many keys, it is drawn at once what dropout keeps: for some thousand
-// cycles after an instruction of AMX one of the two units that multiply vectors stops.
+// Dropout is drawn for this many queries (backward) or keys (forward) at once: for some thousand
+// cycles after an AMX instruction, one of the two vector multiply units is stopped.
 enum { DRAWN_QUERIES = 512, DRAWN_KEYS = 2048 };
 
-// kept (QUERIES) of the queries from i on and KEYS keys from j on.
+// Draws kept (count) for the queries from i on and KEYS keys from j on.
 static void head_kept(const AmxHead *head, size_t i, size_t j, size_t count, Kept *kept) {
     if (head->dropout)
         dropout_bits(head->dropout, head->block + i * head->blocks + j / KEYS, head->blocks, count,
@@ -156,7 +157,7 @@ static void head_kept(const AmxHead *head, size_t i, size_t j, size_t count, Kep
         memset(kept, 0xff, count * sizeof(*kept));
 }
 
-// Bits of the SIDE keys from j on that are no padding.
+// A bit for each of the SIDE keys from j on, set if the key is not padding.
 static uint32_t not_hidden(const AmxHead *head, size_t j) {
     const __m512 zero = _mm512_setzero_ps();
     const uint32_t low = _mm512_cmpeq_ps_mask((__m512)tile_load(head->hidden + j), zero);
@@ -164,8 +165,8 @@ static uint32_t not_hidden(const AmxHead *head, size_t j) {
                      << SQUARE;
 }
 
-// Scores of what queries from i0 on do not see of the keys from j on become -Inf: of padding, on
-// the diagonal of what comes later, and at the other edge of what is before a query's window.
+// Sets scores of keys from j on that queries from i0 on do not see to -Inf: those of padding, of
+// later keys if the block is on the diagonal, and of keys before the window of a query.
 static void hide(const AmxHead *head, size_t i0, size_t j, Block *scores) {
     const uint32_t keys = not_hidden(head, j);
     const bool diagonal = head->causal && i0 == j;
@@ -186,13 +187,13 @@ static void hide(const AmxHead *head, size_t i0, size_t j, Block *scores) {
     }
 }
 
-// Rounded to bf16 where only the upper half is used: to nearest, ties away from 0. 0 where a bit of
-// `kept` is not set.
+// Rounds x to bf16, to nearest with ties away from 0; only the upper halves of the lanes are valid.
+// Lanes whose bit in `kept` is not set are 0.
 TILE_INLINE __m512i rounded(TileVector x, __mmask16 kept) {
     return _mm512_maskz_add_epi32(kept, (__m512i)x, _mm512_set1_epi32(0x8000));
 }
 
-// Words of two rounded vectors.
+// Packs two rounded vectors into words.
 TILE_INLINE TileVector words_of(__m512i low, __m512i high) {
     enum { A_OR_B_AND_C = 0xF8 };
     return (TileVector)_mm512_ternarylogic_epi32(_mm512_srli_epi32(low, 16), high,
@@ -200,14 +201,14 @@ TILE_INLINE TileVector words_of(__m512i low, __m512i high) {
 }
 
 // ---- forward ----------------------------------------------------------------
-// A block on its way: its scores, and its weights, left [half of the queries].
+// A block in progress: its scores, and its weights as left operands [half of the queries].
 typedef struct {
     Block scores;
     Square weights[2];
 } Stage;
 
-// Products during the work on a block: of the next block's scores, and of the last one's weights
-// with values.
+// Products computed during the work on a block: the scores of the next block, and the weights of
+// the last one times values.
 typedef struct {
     Stage *next; // NULL: none
     const real *queries, *keys_transposed;
@@ -230,8 +231,9 @@ TILE_INLINE void forward_part(const ForwardBeside *beside, size_t part, size_t w
     }
 }
 
-// weights: 2^(s - top), or 0 where dropout does not keep it. `after`: the sums `before` and theirs
-// before dropout. Returns false if a score is above its top by more than MARGIN.
+// Sets weights to 2^(s - top), or 0 if dropout drops it, and `after` to `before` plus their sums
+// before dropout. Returns false if the sums are too large, as they are if a score exceeds its top
+// by more than MARGIN.
 TILE_INLINE bool weigh(Stage *stage, const Kept *kept, size_t group, const real *top,
                        const TileVector *before, TileVector *after, const ForwardBeside *beside,
                        size_t words) {
@@ -256,13 +258,13 @@ TILE_INLINE bool weigh(Stage *stage, const Kept *kept, size_t group, const real 
         }
     }
     store_all(waiting);
-    // No sum is above their total.
+    // No sum exceeds their total.
     const __m512 most = _mm512_set1_ps((float)(1ull << MARGIN));
     return _mm512_cmp_ps_mask((__m512)total, most, _CMP_GT_OQ) == 0;
 }
 
-// The largest score of each row joins `top`, and what was summed (output (QUERIES, columns), too)
-// shrinks.
+// Raises `top` to the largest score of each row, and scales the sums and output (QUERIES, columns)
+// down accordingly.
 static void raise_tops(const Block *scores, real *top, TileVector *sum, real *output,
                        size_t columns) {
     for (size_t row = 0; row < QUERIES; row++) {
@@ -279,15 +281,16 @@ static void raise_tops(const Block *scores, real *top, TileVector *sum, real *ou
     }
 }
 
-// kept (., QUERIES) of the queries from i0 on and the keys from j0's tile on, up to `end` or a
-// multiple of DRAWN_KEYS.
+// Draws kept (., QUERIES) for the queries from i0 on and the keys from the tile of j0 on, up to
+// `end` or the next multiple of DRAWN_KEYS.
 static void draw_row(const AmxHead *head, size_t i0, size_t j0, size_t end, Kept kept[][QUERIES]) {
     end = smaller(end, j0 / DRAWN_KEYS * DRAWN_KEYS + DRAWN_KEYS);
     for (size_t j = j0 / KEYS * KEYS; j < end; j += KEYS)
         head_kept(head, i0, j, QUERIES, kept[j % DRAWN_KEYS / KEYS]);
 }
 
-// The first scores are a good guess of the largest: of a window, those that more queries see.
+// Computes the scores of the first block, after raising the tops to a good guess of the largest
+// scores: those of the first block, or, with a window, of the second, which more queries see.
 TILE_INLINE void first_scores(const AmxHead *head, size_t i0, size_t begin, size_t end,
                               Block *scores, SoftmaxRows *rows, TileVector *sum, real *output,
                               size_t words) {
@@ -336,7 +339,7 @@ TILE_INLINE void forward(const AmxHead *head, size_t i0, SoftmaxRows *rows, real
     memcpy(rows->sum, sums[n], sizeof(rows->sum));
 }
 
-// Most heads have 32 channels, or up to that.
+// Compiled separately for heads of up to 32 channels, the most common.
 void amx_attention_forward(const AmxHead *head, size_t i0, SoftmaxRows *rows, real *output) {
     if (head->words == SQUARE)
         forward(head, i0, rows, output, SQUARE);
@@ -345,21 +348,21 @@ void amx_attention_forward(const AmxHead *head, size_t i0, SoftmaxRows *rows, re
 }
 
 // ---- backward ---------------------------------------------------------------
-// What a block's products read.
+// The scores of a block, and the gradients of its weights.
 typedef struct {
     Block scores, dweights;
 } Pair;
 
-// Its weights that were multiplied with values, and the gradient to its scores, w_ij (dw_ij - sum_j
-// w_ij dw_ij), where the sum is dy_i . y_i.
+// The weights of a block after dropout, and the gradients of its scores, w_ij (dw_ij - sum_j w_ij
+// dw_ij), where the sum is dy_i . y_i.
 typedef struct {
     Square weights[2], dscores[2]; // right [half of the keys]
     Square left[2];                // dscores, left [half of the queries]
 } Gradients;
 
-// The input of the products that make a block, which run during the work on the one before.
+// Inputs of the products that compute a block; they run during the work on the previous block.
 typedef struct {
-    Pair *pair; // NULL: there is none
+    Pair *pair; // NULL: none
     const real *queries, *keys_transposed, *doutput, *values_transposed;
 } Next;
 
@@ -410,19 +413,20 @@ TILE_INLINE void differentiate(const Pair *pair, const real *logsumexp, const re
     store_all(waiting);
 }
 
-// A block of a tile of keys, in the order in which they come: DRAWN_QUERIES from `chunk` on with
-// SIDE keys after the other, so that what belongs to these stays in the first level of the cache.
+// The position of a block in a tile of keys. Blocks are processed in chunks of DRAWN_QUERIES
+// queries from `chunk` on, and in these SIDE keys at a time, so that the data of these keys stays
+// in the L1 cache.
 typedef struct {
     size_t chunk, i, j;
 } AmxPlace;
 
-// The chunk's queries that see the SIDE keys at a place end before this one.
+// The end of the queries of the chunk that see the SIDE keys at a place.
 static size_t queries_end(const AmxHead *head, const AmxPlace *at) {
     const size_t end = smaller(at->chunk + DRAWN_QUERIES, head->query_end);
     return head->causal ? smaller(end, round_up(at->j + SIDE - 1 + head->window, SIDE)) : end;
 }
 
-// The next place of the keys from j0 on; false after the last.
+// Advances to the next place of the tile of keys at j0. Returns false after the last.
 static bool advance(const AmxHead *head, size_t j0, AmxPlace *at) {
     at->i += SIDE;
     while (at->i >= queries_end(head, at)) {
@@ -442,8 +446,8 @@ TILE_INLINE Next next_at(const AmxHead *head, AmxPlace at, Pair *pair, size_t wo
                   head->doutput + at.i * words, head->values_transposed + at.j * words};
 }
 
-// Adds a block's gradients up. During the vector work of the next block it would be slower: twice
-// as many of them as now would not leave room for the rest in the first level of the cache.
+// Adds up the gradients of a block. To do so during the vector work of the next block would be
+// slower: with a second set of gradients, the rest would not fit in the L1 cache.
 TILE_INLINE void add_gradients(const AmxHead *head, AmxPlace at, const Gradients *g, real *dqueries,
                                real *dkeys, real *dvalues, size_t words) {
     const size_t columns = 2 * words, i = at.i * words;

@@ -1,4 +1,4 @@
-// Softmax attention (softmax_attention.h) of a token at a time to the keys and values so far.
+// Softmax attention (softmax_attention.h) of one token at a time to the keys and values so far.
 #include "softmax_attention.h"
 
 #include "memory.h"
@@ -10,9 +10,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-// offsets (n): where keys and values of positions j0, j0 + 1, ... of a head of a stream are in the
-// cache. Those of the next head, which comes next, are fetched: they are too few for the
-// processor to see it.
+// offsets (n): where the cache holds the keys and values of positions j0, j0 + 1, ... of a head of
+// a stream. Prefetches those of the next head: they are too few for the hardware prefetcher.
 static void find_rows(size_t *offsets, const AttentionCache *cache, size_t stream, size_t head,
                       size_t heads, size_t j0, size_t n, size_t size) {
     const uint32_t *origins = cache->origins ? cache->origins + stream * cache->positions : NULL;
@@ -28,8 +27,8 @@ static void find_rows(size_t *offsets, const AttentionCache *cache, size_t strea
     }
 }
 
-// scores (n) of a query, -Inf after them up to a whole vector; returns the greatest, or `top` if
-// it is greater.
+// Computes scores (n) of a query, padded with -Inf to a whole vector. Returns the greatest, or
+// `top` if that is greater.
 static real decode_scores(real *restrict scores, const real *restrict q, const real *restrict keys,
                           const size_t *offsets, size_t n, size_t size, real top) {
     TileVector greatest = (TileVector){0} + top;
@@ -47,7 +46,8 @@ static real decode_scores(real *restrict scores, const real *restrict q, const r
     return tile_greatest_lane(greatest);
 }
 
-// y (D) of the query at `position` over the keys of its head; q (D) times log2(e) / sqrt(D).
+// Computes y (D) of the query at `position` over the keys of its head; q (D) is multiplied with
+// log2(e) / sqrt(D) already.
 static void decode_unit(real *restrict y, const real *restrict q, const AttentionCache *cache,
                         size_t stream, size_t head, size_t heads, double sink, size_t position,
                         size_t size) {

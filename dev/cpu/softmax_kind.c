@@ -1,5 +1,4 @@
-// Softmax and softmax1 as kinds of attention (attention.h): the products are those of
-// softmax_attention.h.
+// Softmax and softmax1 (softmax_attention.h) as kinds of attention (attention.h).
 #include "attention.h"
 #include "softmax_attention.h"
 #include <string.h>
@@ -17,7 +16,7 @@ static void destroy(void *memory) {
     softmax_attention_free(memory);
 }
 
-// The logarithms of denominators (B, H, T).
+// Numbers kept for the backward pass: the logarithms of denominators (B, H, T).
 static size_t kept(size_t rows, size_t channels, size_t heads) {
     (void)channels;
     return rows * heads;
@@ -31,8 +30,9 @@ static void backward(const AttentionCall *call, const AttentionGradients *gradie
                      real *const dlearned[ATTENTION_LEARNED], const real *dy) {
     (void)dlearned;
     softmax_attention_backward(call->memory, gradients, dy, call->y, call->kept, &call->in);
-    // Without a sink the bias of the keys adds the same to all scores of a row, which changes no
-    // weight. Its gradient is 0; what came out is rounding, of which AdamW would make full steps.
+    // Without a sink, the bias of the keys adds the same number to all scores of a row, which
+    // changes no weight, so its gradient is 0. The computed gradient is rounding error, which AdamW
+    // would turn into full steps.
     real *bias = gradients->parts[KEY].bias;
     if (call->plan->sink == 0 && bias) memset(bias, 0, call->channels * sizeof(real));
 }

@@ -1,6 +1,6 @@
-// Products of small matrices in cache, and the work between two of them, in the widest
-// vectors of the processor. Written with the vector extension of gcc and clang, so that the speed
-// does not depend on what a compiler makes of a loop.
+// Products of small matrices in cache, and the work between two of them, in the widest vectors of
+// the processor. Written with the vector extension of gcc and clang, so that speed does not depend
+// on how a compiler vectorises a loop.
 #ifndef CPU_TILE_H
 #define CPU_TILE_H
 
@@ -14,7 +14,7 @@
 #include <stdint.h>
 #include <string.h>
 
-// Two bf16 numbers in the place of one float are multiplied with another two in one instruction.
+// One instruction multiplies two bf16 numbers, stored in place of one float, with another two.
 #if defined(__AVX512BF16__) && defined(__AVX512BW__) && !defined(REAL_IS_DOUBLE)
 #define TILE_PAIRS 1
 #else
@@ -71,7 +71,7 @@ typedef int32_t TileBits __attribute__((vector_size(TILE_BYTES), may_alias));
 #define TILE_UNROLL _Pragma("GCC unroll 16")
 #endif
 
-// a * b elements, where that fits.
+// Returns a * b, a number of elements. Exits with an error if it overflows.
 static inline size_t tile_count(size_t a, size_t b) {
     size_t count;
     if (__builtin_mul_overflow(a, b, &count)) fail("no memory for %zu x %zu elements", a, b);
@@ -92,13 +92,12 @@ TILE_INLINE void tile_store(real *x, TileVector v) {
     *(TileVector *)x = v;
 }
 
-// Asks for n numbers that will be read soon. Rows of one head are far apart, which processors do
-// not predict.
+// Prefetches n numbers. The rows of one head are too far apart for the hardware prefetcher.
 static inline void tile_prefetch(const real *x, size_t n) {
     for (size_t i = 0; i < n; i += 64 / sizeof(real)) __builtin_prefetch(x + i);
 }
 
-// b where a is NaN.
+// The maximum of each lane; b where a is NaN.
 TILE_INLINE TileVector tile_max(TileVector a, TileVector b) {
 #if defined(__AVX512F__) && defined(REAL_IS_DOUBLE)
     return (TileVector)_mm512_max_pd((__m512d)a, (__m512d)b);
@@ -110,20 +109,21 @@ TILE_INLINE TileVector tile_max(TileVector a, TileVector b) {
 #endif
 }
 
-// The numbers of the lanes.
+// The indices of the lanes.
 TILE_INLINE TileBits tile_lanes(void) {
     TileBits lanes = {0};
     for (int l = 0; l < (int)TILE_LANES; l++) lanes[l] = l;
     return lanes;
 }
 
-// -Inf in the lanes of v where all bits of `other` are set.
+// v, but -Inf in the lanes where all bits of `other` are set.
 TILE_INLINE TileVector tile_hide(TileVector v, TileBits other) {
     const TileVector lowest = (TileVector){0} - (real)INFINITY;
     return (TileVector)(((TileBits)lowest & other) | ((TileBits)v & ~other));
 }
 
-// The first n lanes of v (n <= 0: none), -Inf in the others; all but those.
+// tile_first: the first n lanes of v (n <= 0: none), -Inf in the others. tile_after: all but the
+// first n.
 TILE_INLINE TileVector tile_first(TileVector v, int n) {
     return tile_hide(v, tile_lanes() >= n);
 }
@@ -132,7 +132,7 @@ TILE_INLINE TileVector tile_after(TileVector v, int n) {
     return tile_hide(v, tile_lanes() < n);
 }
 
-// Lane l of v where bit l is set, else 0.
+// Lane l of v if bit l is set, else 0.
 TILE_INLINE TileVector tile_keep(TileVector v, uint32_t bits) {
 #if defined(__AVX512F__) && defined(REAL_IS_DOUBLE)
     return (TileVector)_mm512_maskz_mov_pd((__mmask8)bits, (__m512d)v);
@@ -173,11 +173,11 @@ TILE_INLINE real tile_sum_of_lanes(TileVector v) {
 #endif
 }
 
-// Lane l: the sum of the lanes of v[l], for less than half the work of one sum after the other.
+// Lane l is the sum of the lanes of v[l]. Takes less than half the work of separate sums.
 TILE_INLINE TileVector tile_sums_of_lanes(const TileVector v[TILE_LANES]) {
 #if defined(__AVX512F__) && !defined(REAL_IS_DOUBLE)
     enum { EVEN = 0x88, ODD = 0xDD };
-    __m512 quarters[4]; // a part of the sums of four vectors in each quarter
+    __m512 quarters[4]; // partial sums of four vectors in each quarter
     TILE_UNROLL
     for (size_t i = 0; i < 4; i++) {
         const __m512 a = (__m512)v[4 * i], b = (__m512)v[4 * i + 1], c = (__m512)v[4 * i + 2],
@@ -203,7 +203,7 @@ TILE_INLINE TileVector tile_sums_of_lanes(const TileVector v[TILE_LANES]) {
 #endif
 }
 
-// Rows v[0], v[1], ... of a square become its columns.
+// Transposes the square with rows v[0], v[1], ...
 TILE_INLINE void tile_transpose(TileVector v[TILE_LANES]) {
 #if defined(__AVX512F__) && !defined(REAL_IS_DOUBLE)
     enum { EVEN = 0x88, ODD = 0xDD };
@@ -241,8 +241,9 @@ TILE_INLINE void tile_transpose(TileVector v[TILE_LANES]) {
 #endif
 }
 
-// 2^x for x < 128, with a relative error below 1.5e-7, or below 1e-4 where `rough`, which suits
-// what is rounded to bf16. Below -126 it is at most 2^-126, and 0 at -Inf. NaN stays NaN.
+// 2^x for x < 128, with a relative error below 1.5e-7, or below 1e-4 if `rough`, which suits
+// results that are rounded to bf16. For x below -126 the result is at most 2^-126, for -Inf it is
+// 0. NaN stays NaN.
 TILE_INLINE TileVector tile_exp2(TileVector x, bool rough) {
 #ifdef REAL_IS_DOUBLE
     (void)rough;
@@ -254,9 +255,9 @@ TILE_INLINE TileVector tile_exp2(TileVector x, bool rough) {
     enum { DOWN = 1 };
     const TileVector f = (TileVector)_mm512_reduce_ps((__m512)x, DOWN);
 #else
-    // 1.5 * 2^23 rounds to n in the low bits of the sum, 127 more make it an exponent field. Not
-    // quite a half is subtracted, so that f is 0 for every integer x (not 1 for some), and 2^0
-    // exactly 1.
+    // Adding 1.5 * 2^23 rounds to n in the low bits of the sum, adding 127 more makes it an
+    // exponent field. Slightly less than a half is subtracted, so that f is 0 for every integer x
+    // (not 1 for some), and 2^0 is exactly 1.
     const TileVector shifted = (x - (0.5f - 0x1p-12f)) + (12582912.0f + 127.0f);
     const TileVector f = x - (shifted - (12582912.0f + 127.0f));
 #endif
@@ -281,11 +282,12 @@ TILE_INLINE TileVector tile_exp2(TileVector x, bool rough) {
 }
 
 // ---- operands ---------------------------------------------------------------
-// ---------------------------------------------------------------------------------------- The left
-// operand of a product is read along rows, the right one along columns. With `pairs` (TILE_PAIRS
-// builds only) both hold bf16, and one word two neighbours along the dimension that is summed over.
+// A product reads its left operand along rows and its right operand along columns. With `pairs`
+// (TILE_PAIRS builds only) both hold bf16, and one word holds two neighbours along the summed
+// dimension.
 
-// Two vectors of a left operand's row, neighbours, into two vectors of words, or one.
+// Stores two neighbouring vectors of a left operand's row as two vectors of words, or as one with
+// `pairs`.
 TILE_INLINE void tile_store_left(real *words, TileVector low, TileVector high, bool pairs) {
 #if TILE_PAIRS
     if (pairs) {
@@ -299,7 +301,7 @@ TILE_INLINE void tile_store_left(real *words, TileVector low, TileVector high, b
 }
 
 #if TILE_PAIRS
-// Words from 16 bf16 of a row, in the lower half, and 16 of the next row.
+// Makes words from 16 bf16 of a row, in the lower half, and 16 of the next row.
 TILE_INLINE __m512i tile_interleave(__m512i rows) {
     const __m512i order =
         _mm512_set_epi16(31, 15, 30, 14, 29, 13, 28, 12, 27, 11, 26, 10, 25, 9, 24, 8, 23, 7, 22, 6,
@@ -308,8 +310,8 @@ TILE_INLINE __m512i tile_interleave(__m512i rows) {
 }
 #endif
 
-// Vectors of two neighbouring rows of a right operand into two vectors of words, `stride` apart, or
-// one.
+// Stores vectors of two neighbouring rows of a right operand as two vectors of words, `stride`
+// apart, or as one with `pairs`.
 TILE_INLINE void tile_store_right(real *words, size_t stride, TileVector even, TileVector odd,
                                   bool pairs) {
 #if TILE_PAIRS
@@ -324,16 +326,16 @@ TILE_INLINE void tile_store_right(real *words, size_t stride, TileVector even, T
     tile_store(words + stride, odd);
 }
 
-// Two rows of a right operand: two rows of n words, `stride` apart, or one. n is a multiple of
-// TILE_LANES; in place is allowed.
+// Stores two rows of a right operand as two rows of n words, `stride` apart, or as one with
+// `pairs`. n is a multiple of TILE_LANES; in place is allowed.
 static inline void tile_right(real *words, size_t stride, const real *even, const real *odd,
                               size_t n, bool pairs) {
     for (size_t j = 0; j < n; j += TILE_LANES)
         tile_store_right(words + j, stride, tile_load(even + j), tile_load(odd + j), pairs);
 }
 
-// Squares of TILE_LANES rows and columns of x (rows, columns), rows `stride` apart, are transposed
-// in place.
+// Transposes in place the squares of TILE_LANES rows and columns of x (rows, columns), whose rows
+// are `stride` apart.
 static inline void tile_transpose_squares(real *x, size_t stride, size_t rows, size_t columns) {
     for (size_t i = 0; i < rows; i += TILE_LANES) {
         for (size_t j = 0; j < columns; j += TILE_LANES) {
@@ -381,8 +383,7 @@ TILE_INLINE void tile_add_product(TileSums sum, TileView a, const real *b, size_
         for (size_t v = 0; v < TILE_VECTORS; v++) {
             row[v] = tile_load(b + s * b_row + v * TILE_LANES);
 #if TILE_FEW_REGISTERS
-            // Compilers would rather read it again for each of its uses, which takes as long as all
-            // else.
+            // Otherwise compilers reload it for each use, which takes as long as everything else.
             __asm__("" : "+x"(row[v]));
 #endif
         }
@@ -437,16 +438,16 @@ static inline void tile_product_pairs(real *c, size_t c_row, const real *start, 
 
 static inline void tile_nothing(void) {}
 
-// What multiplies, chosen when the program runs: vectors of numbers, vectors of pairs, or AMX's
-// registers (amx.h) that of pairs, too.
+// The kind of multiplication, chosen at run time: vectors of numbers, vectors of pairs, or AMX
+// (amx.h), which multiplies pairs, too.
 typedef enum { MULTIPLY_REALS, MULTIPLY_PAIRS, MULTIPLY_AMX } Multiplier;
 
 static const struct TileEngine {
     const char *name;
-    size_t step;                       // numbers of a word
-    bool squares;                      // a left operand that is read along columns has been turned
-    void (*begin)(void), (*end)(void); // a thread's products are between these two calls
-    // As tile_product(). By AMX, m and n are multiples of AMX_BLOCK, k of AMX_WORDS.
+    size_t step;                       // numbers per word
+    bool squares;                      // left operands read along columns have transposed squares
+    void (*begin)(void), (*end)(void); // a thread calls these before and after its products
+    // Same as tile_product(). For AMX, m and n are multiples of AMX_BLOCK, k of AMX_WORDS.
     void (*product)(real *c, size_t c_row, const real *start, size_t start_row, TileView a,
                     const real *b, size_t b_row, size_t m, size_t n, size_t k);
 } tile_engines[] = {

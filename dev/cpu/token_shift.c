@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-// Rows of so many bytes, of which the first `bytes` move by one row, up or down.
+// Rows `stride` bytes apart, of which the first `bytes` move by one row, up or down.
 typedef struct {
     char *x;
     size_t stride, bytes, rows, length;
@@ -13,19 +13,19 @@ typedef struct {
     bool up;
 } Shift;
 
-// That of the row which this one's are taken from.
+// The row whose bytes move to `row`.
 static size_t source_of(const Shift *s, size_t row) {
     return s->up ? row + 1 : row - 1;
 }
 
-// Whether that is of the same sequence, and the first of both is not hidden.
+// Whether that row is in the same sequence and the earlier of the two is not hidden.
 static bool has_source(const Shift *s, size_t row) {
     const size_t second = s->up ? row + 1 : row;
     return second % s->length != 0 && (!s->mask || s->mask[second - 1]);
 }
 
-// Rows begin to end; `edge`: what the source of the last one that is written had, which may be
-// another thread's row.
+// Shifts rows begin to end. `edge` is a copy of the source of the last row written, which may be a
+// row of another thread.
 static void shift_block(const Shift *s, size_t begin, size_t end, const char *edge) {
     for (size_t i = 0; i < end - begin; i++) {
         const size_t row = s->up ? begin + i : end - 1 - i;

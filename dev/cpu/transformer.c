@@ -12,7 +12,7 @@ static const Transformer *model_of(const BlockPass *pass) {
     return (const Transformer *)pass->model;
 }
 
-// The pass over a stack's side of the batch.
+// The pass over a stack's side of the batch: source or target.
 static const BlockPass *side(const BlockPass *pass, size_t stack) {
     return stack + 1 < model_of(pass)->plan.stack_count ? pass->source : pass;
 }
@@ -122,7 +122,8 @@ static void layer_create(Transformer *t, size_t l) {
     ffn_block_create(&layer->ffn, m, &plan->ffn, t->plan.activation, order, l, plan->ffn_site);
 }
 
-// The arrays of pointers to a stack's residual stream, which its layers pass through.
+// Creates the layers of a stack, and the array of pointers to the residual stream that they pass
+// through.
 static void stack_create(Transformer *t, size_t stack) {
     const StackPlan *plan = &t->plan.stacks[stack];
     size_t *blocks = &t->blocks[stack];
@@ -148,7 +149,7 @@ static void head_create_planned(Transformer *t) {
     classifier_smooth(t->head.classifier, t->plan.smoothing);
 }
 
-// What works on batches.
+// Creates the parts that process batches.
 static void parts_create(Transformer *t) {
     CpuModel *m = &t->model;
     t->layers = allocate(t->plan.size.layers, sizeof(TransformerLayer), "layers");
@@ -159,7 +160,7 @@ static void parts_create(Transformer *t) {
     head_create_planned(t);
 }
 
-// Layers share their activations where nothing is kept for a backward pass.
+// Layers share their activations if nothing is kept for a backward pass.
 static void stack_carve(Transformer *t, size_t stack) {
     CpuModel *m = &t->model;
     const StackPlan *plan = &t->plan.stacks[stack];
@@ -240,13 +241,13 @@ const TransformerPlan *transformer_plan(const void *model) {
 
 // ---- passes -----------------------------------------------------------------
 
-// A pass with what is on its other side: the source, and the rows that are classified.
+// A pass, and its passes over the source and over the rows that are classified.
 typedef struct {
     BlockPass pass, source, chosen;
     Batch of_source, of_chosen;
 } WholePass;
 
-// all: every row is classified.
+// all: classify every row.
 static void whole_pass(WholePass *w, Transformer *t, const Batch *batch, bool train, bool all,
                        Statistics *statistics) {
     w->pass = pass_forward(&t->model, batch, train, statistics);
@@ -264,12 +265,12 @@ static void whole_pass_backward(WholePass *w) {
     w->chosen = pass_backward(&w->chosen);
 }
 
-// The pass of what is classified.
+// The pass over the classified rows.
 static const BlockPass *head_pass(const WholePass *w) {
     return w->pass.chosen ? w->pass.chosen : &w->pass;
 }
 
-// Through all layers, to what the head reads.
+// Runs all layers. Returns the head's input.
 static const real *layers_forward(const Transformer *t, const WholePass *w) {
     t->type->forward(&cpu_blocks, &w->pass, &t->plan);
     if (predicts(t)) return t->prediction.activated;
@@ -278,7 +279,8 @@ static const real *layers_forward(const Transformer *t, const WholePass *w) {
                           : x;
 }
 
-// Moves the losses of the rows that were classified, the first K, to their places among all M.
+// Moves the losses of the classified rows, the first K, to their places among all M; the others
+// become 0.
 static void place_losses(const Transformer *t, const WholePass *w) {
     if (!w->pass.chosen) return;
     size_t left = w->pass.chosen->rows;
@@ -288,7 +290,7 @@ static void place_losses(const Transformer *t, const WholePass *w) {
     }
 }
 
-// Rows whose target has the largest logit, of those that the head has normalised.
+// Counts the rows whose target has the largest logit, among those that the head has normalised.
 static int64_t count_correct(const Transformer *t, const BlockPass *pass) {
     enum { ROWS = 64 };
     const size_t V = t->plan.size.vocabulary;

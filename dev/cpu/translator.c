@@ -7,14 +7,14 @@
 
 typedef struct {
     Transformer *model;
-    size_t sentences, beams, length; // B, streams a sentence, S
-    size_t position, positions;      // of the next token; most
+    size_t sentences, beams, length; // B, streams per sentence, S
+    size_t position, positions;      // of the next token; maximum
     uint8_t *mask;                   // (B, S)
     real *encoded;                   // (layers, B, S, 2C)
-    size_t streams;                  // that the cache has room for: those of the first token
+    size_t streams;                  // capacity of the cache: the streams of the first token
     real *keys, *values;             // (layers, streams, H, positions, D)
     uint32_t *origins,
-        *selected;  // (streams, positions) who wrote a token; the same, to select into
+        *selected;  // (streams, positions) the stream that wrote each token; buffer for selecting
     real *attended; // (streams, C)
 } Translator;
 
@@ -33,7 +33,7 @@ static const TransformerLayer *decoder_layer(const Transformer *t, size_t l) {
     return &t->layers[t->plan.stacks[1].first + l];
 }
 
-// The encoder's result.
+// Computes the encoder's result.
 static void encode(const Transformer *t, const BlockPass *pass) {
     cpu_blocks.embed_forward(pass, 0);
     for (size_t l = 0; l < t->plan.stacks[0].end; l++) {
@@ -133,7 +133,7 @@ void translator_decode(void *decoder, const int32_t *tokens, real *logits) {
     d->position++;
 }
 
-// The streams `from` (count) continue.
+// Continues the streams `from` (count).
 static void select_streams(Translator *d, const size_t *from, size_t count) {
     for (size_t i = 0; i < count; i++)
         memcpy(d->selected + i * d->positions, d->origins + from[i] * d->positions,
@@ -143,7 +143,7 @@ static void select_streams(Translator *d, const size_t *from, size_t count) {
     d->selected = old;
 }
 
-// What was made of sentences that are left moves up.
+// Moves the data of the remaining sentences to the front.
 static void select_sentences(Translator *d, const size_t *from, size_t count) {
     const size_t layers = decoder_layers(d->model),
                  row = d->length * 2 * d->model->plan.size.channels;

@@ -1,4 +1,4 @@
-// Elementary functions, accurate to a few units in the last place: of a number, written such that
+// Elementary functions, accurate to a few units in the last place: of a number, written so that
 // compilers vectorise them, and of a vector.
 #ifndef CPU_VECTOR_MATH_H
 #define CPU_VECTOR_MATH_H
@@ -11,8 +11,7 @@
 
 static const double LOG2_E = 1.44269504088896341, LN2 = 0.693147180559945309;
 
-// A function that is 1 - tail from 0 on and tail below, as where it is small its digits must not be
-// lost.
+// Returns 1 - tail for x >= 0, and tail below, so that small values keep all their digits.
 TILE_INLINE TileVector tile_mirror(TileVector tail, TileVector x) {
     const TileBits sign = (TileBits)x & (TileBits) - (TileVector){0};
     const TileVector step = (TileVector)((TileBits)((TileVector){0} + 1) & (sign == 0));
@@ -41,8 +40,8 @@ TILE_INLINE TileVector tile_normal(TileVector x, TileVector *density) {
 // up to 1 unit in the last place. Saturates instead of overflowing: 0 below -87.3 (no subnormal
 // numbers), e^88 above 88. NaN stays NaN.
 static inline real vector_exp(real x) {
-    // Adding 1.5 * 2^23 rounds to an integer in the low bits of the sum; 127 more make it an
-    // exponent field.
+    // Adding 1.5 * 2^23 rounds to an integer in the low bits of the sum; adding 127 more makes it
+    // an exponent field.
     const float shifted = x * 1.44269504f + (12582912.0f + 127.0f);
     const float n = shifted - (12582912.0f + 127.0f);
     const float high = x - n * 0.693359375f;
@@ -64,9 +63,9 @@ static inline real vector_exp(real x) {
 
 // The standard normal distribution Phi(x) = (1 + erf(x / sqrt(2))) / 2, and its density. The tail
 // is computed as e^(-t^2/2) P(t) / Q(t), t = |x|, with a minimax fit of the quotient (relative
-// error 5e-9 up to t = 13.2, where the tail leaves float's range). As all coefficients are positive
-// and the lower tail is not taken from 1, nothing cancels: the absolute error stays below 1.7e-7,
-// and small values keep their digits.
+// error 5e-9 up to t = 13.2, where the tail leaves the range of float). All coefficients are
+// positive and the lower tail is not computed as a difference, so nothing cancels: the absolute
+// error stays below 1.7e-7, and small values keep their digits.
 TILE_INLINE TileVector tile_normal(TileVector x, TileVector *density) {
     const TileBits sign = (TileBits){0} + INT32_MIN;
     const TileVector t = (TileVector)((TileBits)x & ~sign), t2 = t * t;
@@ -76,7 +75,7 @@ TILE_INLINE TileVector tile_normal(TileVector x, TileVector *density) {
     const TileVector q =
         ((1.005504049e-2f * t + 1.000845475e-1f) * t2 + (4.639155033e-1f * t + 1.193751173f)) * t2 +
         (1.668780172f * t + 1.0f);
-    // Also where p and q overflow.
+    // The tail is 0 above 14, also where p and q overflow.
     const TileBits tail = (TileBits)(p / q * e) & ~(t > 14.0f);
     *density = 0.398942280f * e;
     return tile_mirror((TileVector)tail, x);

@@ -14,12 +14,12 @@ bool weight_gradient_suits(size_t n, size_t k) {
 // time as words of two rows; the words and the block stay in its L2 cache.
 enum {
     BLOCK = 1 << 16,
-    SIDE = 512, // at most, of a block
+    SIDE = 512, // largest side of a block
     ROWS = 256,
     DEPTH = ROWS / 2,         // words
-    LEFT_STRIDE = DEPTH + 16, // not a power of two, whose rows would share sets of the L1 cache
+    LEFT_STRIDE = DEPTH + 16, // not a power of two: rows would share sets of the L1 cache
     PANEL = AMX_BLOCK,        // columns of the right operand side by side
-    AHEAD = 32                // rows that are asked for
+    AHEAD = 32                // rows to prefetch
 };
 
 typedef struct {
@@ -27,13 +27,13 @@ typedef struct {
     float right[SIDE * DEPTH];      // panels of (DEPTH, PANEL)
 } Packed;
 
-// A matrix from its first row and column on.
+// Part of a matrix, from a first row and column on.
 typedef struct {
     const uint16_t *data;
     size_t columns, rows;
 } PackedRows;
 
-// Words of 16 columns from `column` on, of rows 2s and 2s + 1; 0 where there is no row.
+// Words of 16 columns from `column` on, of rows 2s and 2s + 1; missing rows are 0.
 TILE_INLINE TileVector words_at(PackedRows x, size_t s, size_t column) {
     const uint16_t *even = x.data + 2 * s * x.columns + column;
     __m512i both = _mm512_setzero_si512();
@@ -69,7 +69,7 @@ static void pack_right(float *out, PackedRows x, size_t depth, size_t count) {
     }
 }
 
-// dw (n, k), rows `stride` apart, of one block.
+// Adds the gradient of one block to dw (n, k), rows `stride` apart.
 static void block_gradient(float *dw, size_t stride, const uint16_t *left, size_t left_columns,
                            const uint16_t *right, size_t right_columns, size_t n, size_t k,
                            size_t m, Packed *packed) {
@@ -102,7 +102,7 @@ void weight_gradient(real *dw, const uint16_t *left, const uint16_t *right, size
     Packed *packed = scratch;
     size_t width = smaller(k, SIDE), height = smaller(n, SIDE);
     if (width * height > BLOCK) height = BLOCK / SIDE;
-    // Less where the threads would not all have a block.
+    // Use smaller blocks if there would be fewer blocks than threads.
     while (parts(n, height) * parts(k, width) < (size_t)threads && width * height > PANEL * PANEL) {
         size_t *longer = width > height ? &width : &height;
         *longer = round_up(*longer / 2, PANEL);

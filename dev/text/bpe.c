@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-// ---- making -----------------------------------------------------------------
+// ---- construction -----------------------------------------------------------
 
 void bpe_byte_characters(uint16_t characters[256]) {
     uint16_t beyond = 256;
@@ -75,7 +75,7 @@ static void trie_add(BpeTrie *trie, Text bytes, int32_t token) {
     trie->first[(unsigned char)bytes.data[0]] = true;
 }
 
-// The longest token at the start of a text, its bytes in *size; -1: none.
+// Returns the longest token at the start of a text and its bytes in *size, or -1.
 static int32_t trie_find(const BpeTrie *trie, Text text, size_t *size) {
     int32_t found = -1, node = 0;
     for (size_t i = 0; i < text.size; i++) {
@@ -117,14 +117,14 @@ int32_t bpe_added(const Bpe *bpe, const char *text) {
 }
 
 // ---- added tokens -----------------------------------------------------------
-// One that a text is cut at, and the white space that it takes: text before `start` is before it.
+// An added token in a text, with the white space that it takes.
 typedef struct {
     size_t start, end;
     int32_t token;
 } Match;
 
-// Reads on from *scan, where the last match ended without what it took; what ends before `taken` is
-// taken. False: there is none any more.
+// Finds the next match from *scan on, which is the end of the last match without the white space it
+// took. The text before `taken` belongs to earlier matches. Returns false if there is no match.
 static bool next_match(const Bpe *bpe, const BpeTrie *trie, Text text, size_t *scan, size_t taken,
                        Match *match) {
     for (size_t i = *scan, size; i < text.size; i++) {
@@ -151,7 +151,7 @@ typedef struct {
     const Bpe *bpe;
     BpeVisit *visit;
     void *context;
-    Bytes *owned; // char *: memory of parts that were normalised; NULL: none is
+    Bytes *owned; // char *: memory of normalised parts; NULL: do not normalise
 } Walk;
 
 static bool walk(const Walk *w, int level, Text text) {
@@ -205,25 +205,25 @@ size_t bpe_cut(const Bpe *bpe, Text text, size_t from) {
 #define NONE UINT32_MAX
 
 typedef struct {
-    int32_t token;         // -1: it became a part of the node before it
+    int32_t token;         // -1: merged into the node before it
     uint32_t before, next; // NONE: none
 } Node;
 
-// A word that was encoded before: its tokens are among those of the thread.
+// A word encoded before. Its tokens are in the list of the thread.
 typedef struct {
     Text word;
     size_t start, count;
 } CachedWord;
 
-enum { CACHED_WORDS = 1 << 14, LONGEST_CACHED = 64 }; // the latter in bytes
+enum { CACHED_WORDS = 1 << 14, LONGEST_CACHED = 64 }; // words, bytes
 
-// What a thread has for itself.
+// The state of a thread.
 typedef struct {
     const Bpe *bpe;
-    Bytes tokens;      // int32_t, of all it encoded
-    CachedWord *cache; // (CACHED_WORDS) each at the place that its hash gives
+    Bytes tokens;      // int32_t, of all its words
+    CachedWord *cache; // (CACHED_WORDS) indexed by hash
     Node *nodes;       // (capacity) of a word
-    uint64_t *heap;    // (2 * capacity) merges that may be possible, the first one at the top
+    uint64_t *heap;    // (2 * capacity) candidate merges, the first one at the top
     size_t capacity, waiting;
 } Encoder;
 
@@ -237,7 +237,7 @@ static void encoder_reserve(Encoder *e, size_t bytes) {
     e->heap = allocate(2 * e->capacity, sizeof(*e->heap), "a long word");
 }
 
-// The heap's order: the first merge of the list, in the leftmost place.
+// Orders the heap by priority of the merge, then by position from the left.
 static void heap_push(Encoder *e, uint64_t key) {
     size_t i = e->waiting++;
     for (; i > 0 && e->heap[(i - 1) / 2] > key; i = (i - 1) / 2) e->heap[i] = e->heap[(i - 1) / 2];
@@ -257,7 +257,7 @@ static uint64_t heap_pop(Encoder *e) {
     return top;
 }
 
-// The merge of a node with the next one; -1: there is none.
+// Returns the merge of a node with the next one, or -1.
 static int32_t merge_at(const Encoder *e, uint32_t place) {
     const Node *node = &e->nodes[place];
     if (node->token < 0 || node->next == NONE) return -1;
@@ -269,18 +269,19 @@ static void consider(Encoder *e, uint32_t place) {
     if (merge >= 0) heap_push(e, (uint64_t)merge << 32 | place);
 }
 
-// Takes the merge that comes next out of the heap; false: none is left.
+// Removes the next valid merge from the heap; returns false if none is left.
 static bool next_merge(Encoder *e, int32_t *merge, uint32_t *place) {
     while (e->waiting > 0) {
         const uint64_t top = heap_pop(e);
         *place = (uint32_t)top;
         *merge = (int32_t)(top >> 32);
-        if (merge_at(e, *place) == *merge) return true; // else another one changed the pair
+        if (merge_at(e, *place) == *merge) return true; // else another merge changed the pair
     }
     return false;
 }
 
-// Tokens of a word to out (at most its bytes); returns their number. O(n log n) for n bytes.
+// Encodes a word into `out` (at most one token per byte); returns the number of tokens. O(n log n)
+// for n bytes.
 static size_t merge_word(Encoder *e, Text word, int32_t *out) {
     const uint32_t n = (uint32_t)word.size;
     const int32_t whole = e->bpe->whole ? words_find(e->bpe->whole, word) : -1;
@@ -312,22 +313,22 @@ static size_t merge_word(Encoder *e, Text word, int32_t *out) {
 
 // ---- a text -----------------------------------------------------------------
 
-enum { SEGMENT = 1 << 16 }; // bytes that a thread takes at a time, where a text can be cut
+enum { SEGMENT = 1 << 16 }; // bytes that a thread takes at a time, if the text can be split there
 
 // A part of the text that is encoded by itself, and where its tokens are.
 typedef struct {
     Text text;
-    char *own;            // its memory; NULL: it is in the text that is encoded
-    int32_t special;      // it is this token; -1: it is text
-    const Encoder *owner; // the thread that encoded it, among whose tokens are
-    size_t start, count;  // these,
-    size_t place;         // which go here in the result
+    char *own;            // its memory; NULL: it is in the input text
+    int32_t special;      // it is this added token; -1: it is text
+    const Encoder *owner; // the thread that encoded it
+    size_t start, count;  // its tokens in the list of that thread
+    size_t place;         // index of its tokens in the result
 } Segment;
 
-// Appends a word's tokens to those of the thread.
+// Appends a word's tokens to the list of the thread.
 static void encode_word(Encoder *e, Text word) {
     const size_t start = e->tokens.size / sizeof(int32_t);
-    // Reserved first: it moves the tokens.
+    // Reserve first: this may move the tokens.
     int32_t *out = (int32_t *)(void *)bytes_reserve(&e->tokens, word.size * sizeof(int32_t));
     CachedWord *cached =
         word.size <= LONGEST_CACHED ? &e->cache[text_hash(word) % CACHED_WORDS] : NULL;
@@ -355,7 +356,7 @@ static void encode_segment(Encoder *e, Segment *segment) {
     segment->count = e->tokens.size / sizeof(int32_t) - segment->start;
 }
 
-// A list of segments (Segment) that make up a text.
+// The segments (Segment) that make up a text.
 typedef struct {
     const Bpe *bpe;
     Bytes segments, owned;
@@ -392,8 +393,8 @@ static bool add_segments(void *context, Text part, int32_t token) {
     return true;
 }
 
-// Gives the tokens of each segment their place in the result, which is fresh memory; returns their
-// number.
+// Assigns each segment's tokens their index in the result, and allocates it. Returns the number of
+// tokens.
 static size_t place_segments(Segment *segments, size_t count, int32_t **tokens) {
     size_t total = 0;
     for (size_t i = 0; i < count; i++) {

@@ -11,8 +11,8 @@
 
 enum {
     MOST_TOKENS = 1 << 24,
-    MOST_HOLES = 1 << 16, // numbers that no token has
-    MOST_AROUND = 64,     // tokens that are put before a text, and after it
+    MOST_HOLES = 1 << 16, // unused numbers
+    MOST_AROUND = 64,     // tokens before a text, and after it
     MOST_STEPS = 8,       // of a pre-tokenizer
     LLMC_MAGIC = 20240328,
     LLMC_HEADER = 1024
@@ -21,16 +21,17 @@ enum {
 // A tokenizer while its file is read.
 typedef struct {
     const char *path;
-    const char **names; // (most) how the file writes a token; NULL: none seen yet
+    const char **names; // (most) the name of a token in the file; NULL: none seen yet
     uint8_t *flags;     // (most)
-    int64_t most;       // a token's number is below
+    int64_t most;       // exclusive bound of token numbers
     Words *written;     // all names
-    int32_t *tokens;    // (words_count(written)) theirs
+    int32_t *tokens;    // (words_count(written)) their tokens
     Bpe *bpe;
 } Reader;
 
 // ---- bytes and characters ---------------------------------------------------
-// The bytes that a name in a vocabulary file means, appended; false: a character means none.
+// Appends the bytes that a name in a vocabulary file encodes; returns false if a character encodes
+// none.
 static bool append_bytes(Bytes *out, const char *name) {
     uint16_t characters[256];
     bpe_byte_characters(characters);
@@ -45,7 +46,7 @@ static bool append_bytes(Bytes *out, const char *name) {
     return true;
 }
 
-// How files write a token, NUL-terminated fresh memory.
+// Returns the name of a token in files, NUL-terminated, in new memory.
 static char *written_name(const Bpe *bpe, int32_t token) {
     const Text text = bpe->tokens[token];
     const bool verbatim = bpe->flags[token] & BPE_VERBATIM;
@@ -63,7 +64,7 @@ static char *written_name(const Bpe *bpe, int32_t token) {
 }
 
 // ---- the vocabulary ---------------------------------------------------------
-// count: of all tokens that files name.
+// count: number of tokens named in all files.
 static Reader reader_open(const char *path, size_t count) {
     if (count > MOST_TOKENS) fail("%s: has %zu tokens, more than %d", path, count, MOST_TOKENS);
     const size_t most = count + MOST_HOLES;
@@ -84,7 +85,7 @@ static Bpe *reader_close(Reader *r) {
     return r->bpe;
 }
 
-// A whole number from 0 to most - 1; -1: it is none.
+// Returns an integer from 0 to most - 1, or -1 if the value is none.
 static int64_t token_number(const Json *value, int64_t most) {
     const double number = value->kind == JSON_NUMBER ? value->number : -1;
     if (!(number >= 0 && number < (double)most) || number != (double)(int64_t)number) return -1;
@@ -114,7 +115,7 @@ static void read_vocabulary(Reader *r, const Json *vocabulary) {
     }
 }
 
-// The token of that name; -1: none.
+// Returns the token with that name, or -1.
 static int32_t find_written(const Reader *r, Text name) {
     const int32_t number = words_find(r->written, name);
     return number < 0 || !r->tokens ? -1 : r->tokens[number];
@@ -155,7 +156,7 @@ static void read_added_token(Reader *r, const Json *item, int64_t token) {
     add_token(r, token, json_string(item, "content", r->path), flags);
 }
 
-// The bytes of all tokens, from their names.
+// Converts the names of all tokens to bytes.
 static void make_tokens(Reader *r) {
     int64_t count = r->most;
     while (count > 0 && !r->names[count - 1]) count--;
@@ -163,7 +164,7 @@ static void make_tokens(Reader *r) {
         const char *name = r->names[token];
         int flags = r->flags[token];
         Bytes bytes = {0};
-        // A name that is no bytes' is one that no text has.
+        // A name that encodes no bytes does not occur in any text.
         if (name && !(flags & BPE_VERBATIM) && !append_bytes(&bytes, name)) {
             flags |= BPE_VERBATIM;
             bytes.size = 0;
@@ -192,7 +193,7 @@ static void read_merge(Reader *r, size_t number, Text left, Text right) {
     bytes_append(&both, right.data, right.size);
     const int32_t merged = merge_part(r, number, (Text){both.data, both.size});
     const Text *t = r->bpe->tokens;
-    // Of added tokens this holds where they are written as their bytes.
+    // For added tokens this holds if their names equal their bytes.
     if (t[merged].size != t[a].size + t[b].size ||
         memcmp(t[merged].data, t[a].data, t[a].size) != 0 ||
         memcmp(t[merged].data + t[a].size, t[b].data, t[b].size) != 0)
@@ -205,7 +206,7 @@ static void read_merge(Reader *r, size_t number, Text left, Text right) {
     bpe_add_merge(r->bpe, a, b, merged);
 }
 
-// A merge written as "LEFT RIGHT".
+// Reads a merge written as "LEFT RIGHT".
 static void read_merge_line(Reader *r, size_t number, Text line) {
     const char *space = memchr(line.data, ' ', line.size);
     const size_t left = space ? (size_t)(space - line.data) : 0,
@@ -231,7 +232,7 @@ static void read_merges(Reader *r, const Json *merges) {
     }
 }
 
-// Words of the vocabulary become its tokens, whatever merges make of them.
+// Words of the vocabulary become its tokens directly, without merges.
 static void take_whole(Reader *r) {
     Bpe *bpe = r->bpe;
     bpe->whole = words_create();
@@ -267,8 +268,8 @@ static bool has_type(const Json *object, const char *type) {
     return strcmp(json_text(object, "type"), type) == 0;
 }
 
-// The steps of a member of tokenizer.json (count): those of a Sequence, whose list is called
-// `list`, or itself; none where it is null.
+// Collects the steps of a member of tokenizer.json and returns their number: those of a Sequence,
+// whose list is called `list`, or the member itself; none if it is null.
 static int steps_of(const Json *root, const char *key, const char *list, const char *path,
                     const Json **steps) {
     if (is_null(root, key)) return 0;
@@ -281,7 +282,7 @@ static int steps_of(const Json *root, const char *key, const char *list, const c
     return (int)items->count;
 }
 
-// A split by a pattern that is known, each match a word.
+// Reads a split by a known pattern in which each match is a word; returns false for any other.
 static bool read_split(const Json *step, BpePattern *pattern) {
     static const struct {
         const char *text;
@@ -308,14 +309,14 @@ static bool read_split(const Json *step, BpePattern *pattern) {
     return false;
 }
 
-// ByteLevel, alone or after a split or Digits.
+// Reads ByteLevel, alone or after a split or Digits; returns false for other steps.
 static bool read_words(Bpe *bpe, const Json *const *steps, int count) {
     if (count < 1 || count > 2 || !has_type(steps[count - 1], "ByteLevel")) return false;
     const Json *uses_regex = json_find(steps[count - 1], "use_regex");
     const bool own = !uses_regex || uses_regex->kind != JSON_BOOL || uses_regex->boolean;
     bpe->prefix_space = json_is_true(steps[count - 1], "add_prefix_space");
     if (count == 1) return own;
-    if (bpe->prefix_space) return false; // it would precede each word
+    if (bpe->prefix_space) return false; // the space would precede each word
     if (has_type(steps[0], "Digits")) {
         bpe->pattern =
             json_is_true(steps[0], "individual_digits") ? BPE_GPT2_DIGITS : BPE_GPT2_NUMBERS;
@@ -359,7 +360,7 @@ static void read_steps(Bpe *bpe, const Json *root, const char *path) {
              path);
 }
 
-// Adds tokens around those that are put around a text already.
+// Adds tokens outside those already put around a text.
 static void put_around(Bpe *bpe, const char *path, const Json *ids, bool after) {
     int32_t **list = after ? &bpe->after : &bpe->before;
     size_t *count = after ? &bpe->after_count : &bpe->before_count;
@@ -379,7 +380,7 @@ static void put_around(Bpe *bpe, const char *path, const Json *ids, bool after) 
 static void read_template(Bpe *bpe, const Json *step, const char *path) {
     const Json *parts = member(step, "single", JSON_ARRAY, path),
                *known = member(step, "special_tokens", JSON_OBJECT, path);
-    size_t text = 0; // the part that is the text
+    size_t text = 0; // index of the text among the parts
     while (text < parts->count && !json_find(&parts->items[text], "Sequence")) text++;
     if (text == parts->count)
         fail("%s: \"post_processor\": \"single\" has no place for the text", path);
@@ -397,7 +398,7 @@ static void read_template(Bpe *bpe, const Json *step, const char *path) {
     }
 }
 
-// ["</s>", 2], as RobertaProcessing and BertProcessing have it.
+// Reads ["</s>", 2], as in RobertaProcessing and BertProcessing.
 static void read_pair(Bpe *bpe, const Json *step, const char *key, const char *path) {
     const Json *pair = member(step, key, JSON_ARRAY, path);
     if (pair->count != 2) fail("%s: \"%s\" is not a token and its number", path, key);
@@ -415,7 +416,7 @@ static void read_post_processor(Bpe *bpe, const Json *root, const char *path) {
                    has_type(steps[i], "BertProcessing")) {
             read_pair(bpe, steps[i], "cls", path);
             read_pair(bpe, steps[i], "sep", path);
-        } else if (!has_type(steps[i], "ByteLevel")) { // which moves offsets alone
+        } else if (!has_type(steps[i], "ByteLevel")) { // which only changes offsets
             fail("%s: \"post_processor\" is %s, which is not supported", path,
                  json_text(steps[i], "type"));
         }
@@ -431,7 +432,8 @@ static Json *read_beside(const char *path, const char *name) {
     return root;
 }
 
-// What a member like "eos_token" names: "</s>", or {"content": "</s>", ...}; "": nothing.
+// Returns the token named by a member like "eos_token": "</s>", or {"content": "</s>", ...}; "" if
+// none.
 static const char *named_token(const Json *root, const char *key) {
     const Json *value = json_find(root, key);
     if (value && value->kind == JSON_OBJECT) return json_text(value, "content");
@@ -445,7 +447,7 @@ static void read_role(const Bpe *bpe, const Json *root, const char *key, int32_t
 
 static const char *const beside_names[] = {"special_tokens_map.json", "tokenizer_config.json"};
 
-// Which tokens end a text, pad it, hide another one.
+// Finds the tokens that end a text, pad it and mask other tokens.
 static void read_roles(Bpe *bpe, Json *const files[2]) {
     for (int i = 0; i < 2; i++) {
         if (!files[i]) continue;
@@ -466,7 +468,7 @@ static void override_prefix(Bpe *bpe, const Json *config) {
 }
 
 // ---- tokenizer.json ---------------------------------------------------------
-// The members of an object, but some (a list that ends in NULL), as JSON without its brackets.
+// Returns the members of an object, except those listed (ends in NULL), as JSON without brackets.
 static char *members_text(const Json *object, const char *const *except) {
     JsonWriter w = {0};
     json_begin(&w, '{');
@@ -482,7 +484,7 @@ static char *members_text(const Json *object, const char *const *except) {
     return text;
 }
 
-// What is written again is what holds.
+// Keeps the settings to write them again, with the add_prefix_space in effect.
 static void keep_settings(Bpe *bpe, Json *root, const Json *model) {
     static const char *const known[] = {"version", "added_tokens", "model", NULL};
     static const char *const lists[] = {"vocab", "merges", NULL};
@@ -494,7 +496,8 @@ static void keep_settings(Bpe *bpe, Json *root, const Json *model) {
     bpe->model_settings = members_text(model, lists);
 }
 
-// The tokenizers library counts added tokens on from the vocabulary, whatever the file says.
+// The tokenizers library numbers added tokens after the vocabulary and ignores the numbers in the
+// file.
 static void check_numbers(const Reader *r, const Json *vocabulary, const Json *added) {
     long long next = (long long)vocabulary->count;
     for (size_t i = 0; added && i < added->count; i++) {
@@ -541,7 +544,8 @@ static Bpe *open_tokenizer_json(const char *path) {
 }
 
 // ---- vocab.json and merges.txt ----------------------------------------------
-// The next line of merges.txt that holds a merge, taken off *file; false at the end.
+// Removes lines from *file up to the next merge, which it stores in *line; returns false at the
+// end.
 static bool next_merge(Text *file, Text *line) {
     while (file->size > 0) {
         *line = text_without_newline(text_take_line(file));
@@ -552,7 +556,7 @@ static bool next_merge(Text *file, Text *line) {
     return false;
 }
 
-// A token that a file next to the vocabulary calls special.
+// Marks a token that a file next to the vocabulary calls special.
 static void read_special(Reader *r, const char *name) {
     const int32_t token = find_written(r, (Text){name, strlen(name)});
     if (token >= 0) add_token(r, token, r->names[token], r->flags[token] | BPE_SPECIAL);
@@ -580,7 +584,7 @@ static void read_specials(Reader *r, const Json *root) {
     }
 }
 
-// Which no file names: the one that GPT-2 has anyway, and where `all` those of ./tokenize.
+// Marks special tokens that no file lists: GPT-2's and, if `all`, those of ./tokenize.
 static void assume_specials(Reader *r, bool all) {
     static const char *const names[] = {BPE_END, BPE_PADDING, BPE_MASK};
     for (int i = 0; i < (all ? 3 : 1); i++) {
@@ -598,7 +602,7 @@ static void read_specials_beside(Reader *r, const Json *added, Json *const besid
     for (int i = 0; i < 2; i++) read_specials(r, beside[i]);
 }
 
-// A token that tokenizer_config.json wants before a text.
+// Reads the token that tokenizer_config.json puts before a text.
 static void read_first(Bpe *bpe, const Json *config) {
     if (!config || !json_is_true(config, "add_bos_token")) return;
     const char *name = named_token(config, "bos_token");
@@ -637,8 +641,8 @@ static Bpe *open_vocab_json(const char *path) {
 }
 
 // ---- gpt2_tokenizer.bin -----------------------------------------------------
-// 256 uint32 of header (magic, version, tokens, from version 2 on the one that ends a text), then
-// each token: a byte with its length, its bytes.
+// A header of 256 uint32 (magic, version, number of tokens, from version 2 on the token that ends a
+// text), then for each token a byte with its length and its bytes.
 static Bpe *open_llmc(const char *path) {
     FileMap file = file_map(path);
     uint32_t header[4];
@@ -672,7 +676,7 @@ static Bpe *open_llmc(const char *path) {
 
 static const char *const names[] = {BPE_FILE, "vocab.json", BPE_LLMC_FILE};
 
-// The first of the files above in a directory, fresh memory; NULL: there is none.
+// Returns the first of the files above in a directory as a new path, or NULL.
 static char *find_file(const char *directory) {
     for (size_t i = 0; i < sizeof(names) / sizeof(*names); i++) {
         char *path = path_in(directory, names[i]);
@@ -707,7 +711,7 @@ Bpe *bpe_open(const char *path) {
     return path_ends_in(path, "vocab.json") ? open_vocab_json(path) : open_tokenizer_json(path);
 }
 
-// The post-processor that puts a token before each text (read_first).
+// Returns the post-processor that puts a token before each text (read_first).
 static char *own_template(const Bpe *bpe) {
     char *name = written_name(bpe, bpe->before[0]);
     JsonWriter w = {0};
@@ -724,7 +728,7 @@ static char *own_template(const Bpe *bpe) {
     return text;
 }
 
-// Of a tokenizer that was trained here, or read from the older files: as GPT-2's.
+// Returns the settings of a tokenizer trained here or read from the older files: those of GPT-2.
 static char *own_settings(const Bpe *bpe) {
     char *first = bpe->before_count > 0 ? own_template(bpe) : copy_string("null");
     char *text = format_string(
@@ -756,7 +760,7 @@ static void write_added(JsonWriter *w, const Bpe *bpe, char *const *written) {
     json_end(w, ']');
 }
 
-// all: with added tokens that the vocabulary did not have.
+// all: include added tokens that the vocabulary did not have.
 static void write_vocabulary(JsonWriter *w, const Bpe *bpe, char *const *written, bool all) {
     json_begin(w, '{');
     for (int32_t token = 0; token < bpe->count; token++) {
@@ -816,7 +820,7 @@ static void save_tokenizer_json(const Bpe *bpe, const char *directory, char *con
     json_writer_free(&merges);
 }
 
-// Which say nothing of patterns, whole words, or what is put around a text.
+// These files cannot store patterns, whole words, or tokens around a text.
 static void save_vocab_json(const Bpe *bpe, const char *directory, char *const *written) {
     JsonWriter vocabulary = {0};
     write_vocabulary(&vocabulary, bpe, written, true);

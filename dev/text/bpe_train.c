@@ -10,10 +10,10 @@
 enum {
     PART = 1 << 20,
     LEAST_COUNT = 2
-}; // bytes of text whose words are counted at a time; of a merge
+}; // bytes of text whose words are counted at a time; lowest count of a merged pair
 
 // ---- words ------------------------------------------------------------------
-// The parts of a text that words are counted in: between added tokens, cut where words are not.
+// The parts of a text in which words are counted: between added tokens, split between words.
 typedef struct {
     Text *items; // (count)
     size_t count;
@@ -42,7 +42,7 @@ static void count_words(Words *words, Text text) {
     }
 }
 
-// The different words of the texts and how often each occurs, in an order that depends on the
+// Returns the distinct words of the texts and their counts, in an order that depends on the
 // threads.
 static Words *different_words(const Bpe *bpe, const Text *texts, int count) {
     Parts parts = {0};
@@ -69,23 +69,22 @@ static Words *different_words(const Bpe *bpe, const Text *texts, int count) {
 }
 
 // ---- pairs ------------------------------------------------------------------
-// All words one after the other, one symbol per byte at first.
+// All words one after another; initially one symbol per byte.
 typedef struct {
-    int32_t token;        // -1: it became a part of the symbol before it
-    int32_t word;         // which has it
+    int32_t token;        // -1: merged into the symbol before it
+    int32_t word;         // to which it belongs
     int32_t before, next; // neighbours in the word; -1: none
 } Symbol;
 
 typedef struct {
     int32_t left, right;
     int64_t count;   // in all texts
-    int32_t *places; // (place_count) symbols that were left ones when they were noted
+    int32_t *places; // (place_count) its left symbols at the time they were recorded
     int32_t place_count;
-    bool grew; // since it was put into the heap
+    bool grew; // since it was pushed on the heap
 } Pair;
 
-// A pair as it was when it was put there. Counts fall without the heap knowing: who takes one out
-// looks.
+// A pair with its count when it was pushed. Counts may fall later, so best_pair() checks them.
 typedef struct {
     int64_t count;
     int32_t pair;
@@ -117,7 +116,7 @@ static int64_t occurrences(const Trainer *t, const Symbol *symbol) {
     return words_occurrences(t->words, symbol->word);
 }
 
-// Notes that a symbol and the next one are a pair.
+// Records a symbol and the next one as a pair.
 static void add_pair(Trainer *t, int32_t place) {
     const Symbol *left = &t->symbols[place];
     Pair *pair = find_pair(t, left->token, t->symbols[left->next].token);
@@ -175,7 +174,7 @@ static void push_grown(Trainer *t) {
     t->grown_count = 0;
 }
 
-// The most frequent pair; -1: none occurs often enough.
+// Returns the most frequent pair, or -1 if none occurs often enough.
 static int32_t best_pair(Trainer *t) {
     while (t->waiting > 0) {
         const Candidate top = pop(t);
@@ -207,7 +206,7 @@ static void make_symbols(Trainer *t) {
     push_grown(t);
 }
 
-// Puts one token in the place of two neighbours.
+// Replaces two neighbours by one token.
 static void join(Trainer *t, int32_t place, int32_t merged) {
     Symbol *left = &t->symbols[place], *right = &t->symbols[left->next];
     remove_pair(t, place);
@@ -228,9 +227,9 @@ static int compare_places(const void *a, const void *b) {
 
 static void merge_pair(Trainer *t, int32_t number, int32_t merged) {
     const Pair pair = t->pairs[number];
-    t->pairs[number].places = NULL; // the list may move, and the pair may come again
+    t->pairs[number].places = NULL; // the list may move, and the pair may occur again
     t->pairs[number].place_count = 0;
-    // Of overlapping pairs the left one counts.
+    // Of overlapping pairs, the left one is merged.
     qsort(pair.places, (size_t)pair.place_count, sizeof(int32_t), compare_places);
     for (int32_t i = 0; i < pair.place_count; i++) {
         const Symbol *left = &t->symbols[pair.places[i]];
@@ -242,7 +241,8 @@ static void merge_pair(Trainer *t, int32_t number, int32_t merged) {
     push_grown(t);
 }
 
-// The token of two tokens' bytes: a new one, or one that other pairs made before.
+// Returns the token with the joined bytes of two tokens: a new one, or one that another pair made
+// before.
 static int32_t merged_token(Trainer *t, Words *known, const Pair *pair) {
     const Text left = t->bpe->tokens[pair->left], right = t->bpe->tokens[pair->right];
     char *bytes = allocate(left.size + right.size, 1, "a token");
@@ -273,7 +273,7 @@ Bpe *bpe_train(const Text *texts, int count, int64_t vocabulary, const char *con
     bpe_finish(bpe);
 
     Trainer t = {.bpe = bpe, .words = different_words(bpe, texts, count), .map = pair_map_create()};
-    Words *known = words_create(); // the number of a token's bytes is the token
+    Words *known = words_create(); // bytes of tokens; a word's number is its token
     for (int32_t i = 0; i < bpe->count; i++) words_add(known, bpe->tokens[i], 1);
     make_symbols(&t);
     Meter meter = meter_start();

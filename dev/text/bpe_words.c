@@ -3,7 +3,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-// Other, letter, number, white space; numbers and others that count in \w, too.
+// Other, letter, number that counts in \w, white space, other number, other character that counts
+// in \w.
 typedef enum { O, L, N, S, F, W } Kind;
 
 typedef struct {
@@ -39,7 +40,7 @@ static Kind kind_of(uint32_t code) {
     return range ? range->kind : O;
 }
 
-// Kind and length of the character at byte `at`.
+// Returns the kind of the character at byte `at`, and its length.
 static Kind character_at(Text text, size_t at, size_t *length) {
     const unsigned char first = (unsigned char)text.data[at];
     *length = 1;
@@ -50,13 +51,14 @@ static Kind character_at(Text text, size_t at, size_t *length) {
     return kind_of(utf8_read(text.data + at, found));
 }
 
-// The same with the kinds that patterns have: O, L, N and S.
+// The same with the kinds of patterns: O, L, N and S.
 static Kind kind_at(Text text, size_t at, size_t *length) {
     static const Kind known[] = {[O] = O, [L] = L, [N] = N, [S] = S, [F] = N, [W] = O};
     return known[character_at(text, at, length)];
 }
 
-// Where the characters of a kind end that begin at `at`; *last: where the last of them begins.
+// Returns the end of the run of characters of a kind that begins at `at`. *last: start of its last
+// character.
 static size_t run_end(Text text, size_t at, Kind kind, size_t *last) {
     size_t length;
     while (at < text.size && kind_at(text, at, &length) == kind) {
@@ -66,8 +68,8 @@ static size_t run_end(Text text, size_t at, Kind kind, size_t *last) {
     return at;
 }
 
-// Length of 's, 'd, 'm, 't, 'll, 've or 're at the start of a text; 0: none. any_case: of 'S and so
-// on, too, and of U+017F, which is an s.
+// Returns the length of 's, 'd, 'm, 't, 'll, 've or 're at the start of a text, or 0. any_case:
+// also accepts 'S and so on, and U+017F, which counts as s.
 static size_t contraction(Text text, bool any_case) {
     if (text.size < 2 || text.data[0] != '\'') return 0;
     const int fold = any_case ? 0x20 : 0, a = text.data[1] | fold,
@@ -77,8 +79,9 @@ static size_t contraction(Text text, bool any_case) {
     return (a == 'l' && b == 'l') || (a == 'v' && b == 'e') || (a == 'r' && b == 'e') ? 3 : 0;
 }
 
-// White space at the start of a text, as \s+(?!\S)|\s+ takes it: the last character before
-// something else is left to that, unless it is alone. whole: nothing is left.
+// Returns the length of the white space at the start of a text that \s+(?!\S)|\s+ matches: without
+// the last character if something else follows, unless it is the only one. whole: includes the last
+// character.
 static size_t space_word(Text text, bool whole) {
     size_t last = 0;
     const size_t end = run_end(text, 0, S, &last);
@@ -90,7 +93,7 @@ static size_t gpt2_word(BpePattern pattern, Text text) {
     if (length > 0) return length;
     size_t space = text.data[0] == ' ' && text.size > 1;
     Kind kind = kind_at(text, space, &length);
-    if (pattern != BPE_GPT2 && kind == N) { // no word begins before a digit
+    if (pattern != BPE_GPT2 && kind == N) { // a word with a digit has no space before it
         if (space > 0) return 1;
         return pattern == BPE_GPT2_DIGITS ? length : run_end(text, 0, N, &last);
     }
@@ -138,10 +141,9 @@ static bool is_ascii_space(char c) {
 }
 
 size_t bpe_words_cut(BpePattern pattern, Text text, size_t from, bool space) {
-    space = space || pattern >= BPE_GPT4; // whose words may end in a newline
+    space = space || pattern >= BPE_GPT4; // words of these patterns may end in a newline
     for (size_t i = from; i < text.size; i++)
-        // Only ASCII on either side: a byte beyond may be the end of a character that is white
-        // space.
+        // Both sides must be ASCII: another byte may be the end of a character that is white space.
         if ((space ? text.data[i] == ' ' : is_ascii_space(text.data[i])) &&
             (unsigned char)text.data[i - 1] < 0x80 && !is_ascii_space(text.data[i - 1]))
             return i;
@@ -149,7 +151,7 @@ size_t bpe_words_cut(BpePattern pattern, Text text, size_t from, bool space) {
 }
 
 // ---- the ends of a text -----------------------------------------------------
-// Where the last character of a text begins, which is not empty.
+// Returns the start of the last character of a text, which is not empty.
 static size_t last_character(Text text) {
     for (size_t length = 2; length <= 4 && length <= text.size; length++)
         if (utf8_length((Text){text.data + text.size - length, length}) == length)

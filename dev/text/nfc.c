@@ -17,8 +17,8 @@ typedef struct {
 
 #define COUNT(array) (sizeof(array) / sizeof(*(array)))
 
-// Of Hangul, whose syllables are computed: the first syllable, leading consonant, vowel, and what
-// stands before the first trailing consonant; how many vowels, and trailing ones with none.
+// Hangul syllables are computed. The first syllable, leading consonant and vowel, and the code
+// before the first trailing consonant; the number of each (no trailing consonant counts as one).
 enum { S_BASE = 0xac00, L_BASE = 0x1100, V_BASE = 0x1161, T_BASE = 0x11a7 };
 enum { L_COUNT = 19, V_COUNT = 21, T_COUNT = 28, S_COUNT = L_COUNT * V_COUNT * T_COUNT };
 
@@ -47,7 +47,7 @@ static const Composition *find(uint32_t code) {
                : bsearch(&code, decomposed, COUNT(decomposed), sizeof(Composition), compare_codes);
 }
 
-// The character that two are; 0: they are none.
+// Returns the character that two compose to, or 0.
 static uint32_t compose(uint32_t first, uint32_t second) {
     const uint32_t l = first - L_BASE, v = second - V_BASE, s = first - S_BASE, t = second - T_BASE;
     if (l < L_COUNT && v < V_COUNT) return S_BASE + (l * V_COUNT + v) * T_COUNT;
@@ -58,14 +58,14 @@ static uint32_t compose(uint32_t first, uint32_t second) {
 }
 
 // ---- a part of a text -------------------------------------------------------
-// Between two characters that nothing combines with.
+// A part is normalised by itself: nothing combines across its ends.
 typedef struct {
     uint32_t code, class;
 } Character;
 
 typedef struct {
     Bytes bytes;
-    Character *items; // (count) in these
+    Character *items; // (count) in `bytes`
     size_t count;
 } Part;
 
@@ -89,10 +89,10 @@ static void add(Part *part, uint32_t code) {
 static int compare_classes(const void *a, const void *b) {
     const Character *x = *(const Character *const *)a, *y = *(const Character *const *)b;
     if (x->class != y->class) return x->class < y->class ? -1 : 1;
-    return (x > y) - (x < y); // their places
+    return (x > y) - (x < y); // by position
 }
 
-// Marks that follow each other come in the order of their classes, equal ones as they are.
+// Sorts consecutive marks by class; the sort is stable.
 static void order_marks(Part *part) {
     for (size_t i = 0, end; i < part->count; i = end) {
         bool ordered = true;
@@ -113,11 +113,11 @@ static void order_marks(Part *part) {
 }
 
 static void compose_part(Part *part) {
-    size_t kept = 0, starter = 0; // of the characters so far, the last one that has class 0
+    size_t kept = 0, starter = 0; // starter: the last character so far that has class 0
     bool any = false;
     for (size_t i = 0; i < part->count; i++) {
         const Character c = part->items[i];
-        const bool next = any && kept == starter + 1; // nothing is between
+        const bool next = any && kept == starter + 1; // nothing is between them
         const bool free_way = any && (next || (part->items[kept - 1].class < c.class));
         const uint32_t both = free_way ? compose(part->items[starter].code, c.code) : 0;
         if (both) {
@@ -144,7 +144,7 @@ static void end_part(Part *part, Bytes *out) {
 }
 
 char *nfc_normalise(Text text, size_t *size) {
-    size_t first = 0; // below U+0300 no character changes, whatever follows below that
+    size_t first = 0; // text that is all below U+0300 does not change
     while (first < text.size && (unsigned char)text.data[first] < 0xcc) first++;
     if (first == text.size) return NULL;
     Bytes out = {0};

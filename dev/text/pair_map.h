@@ -7,7 +7,7 @@
 
 typedef struct {
     uint64_t pair;
-    int32_t number; // + 1; 0: the slot is free
+    int32_t number; // number + 1; 0: the slot is free
 } PairSlot;
 
 typedef struct {
@@ -19,14 +19,14 @@ typedef struct {
 PairMap pair_map_create(void);
 void pair_map_free(PairMap *map);
 
-// Gives a pair that the map does not have the next number, and returns it: 0, 1, 2, ...
+// Adds a pair that is not in the map; returns its number: 0, 1, 2, ...
 int32_t pair_map_add(PairMap *map, int32_t left, int32_t right);
 
 static inline uint64_t pair_of(int32_t left, int32_t right) {
     return (uint64_t)(uint32_t)left << 32 | (uint32_t)right;
 }
 
-// Where the pair is, or where it would be put.
+// Returns the slot of a pair, or the free slot for it.
 static inline PairSlot *pair_map_slot(const PairMap *map, uint64_t pair) {
     const size_t mask = ((size_t)1 << map->bits) - 1;
     // Fibonacci hashing: the upper bits of the product depend on all bits of the pair.
@@ -35,7 +35,7 @@ static inline PairSlot *pair_map_slot(const PairMap *map, uint64_t pair) {
     return &map->slots[i];
 }
 
-// Number of a pair; -1: not there.
+// Returns the number of a pair, or -1 if it is not in the map.
 static inline int32_t pair_map_find(const PairMap *map, int32_t left, int32_t right) {
     return pair_map_slot(map, pair_of(left, right))->number - 1;
 }

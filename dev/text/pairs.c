@@ -3,7 +3,7 @@
 #include "error.h"
 #include <string.h>
 
-// The sentence of the first line, which is taken off the text.
+// Removes the first line from a text and returns its sentence.
 static Text take_sentence(Text *text) {
     return text_sentence(text_without_newline(text_take_line(text)));
 }

@@ -1,4 +1,4 @@
-// Pairs of sentences, a line each of two texts: what a translator learns from.
+// Pairs of sentences from the lines of two texts: training data of translation models.
 #ifndef TEXT_PAIRS_H
 #define TEXT_PAIRS_H
 
@@ -14,14 +14,14 @@ typedef struct {
 typedef struct {
     Bytes text;          // source, end, target, end of each pair
     TextCounts counts;   // of the sentences in it, each with a newline
-    int64_t pairs;       // in it
-    int64_t left_out;    // whose source or target is empty, and
-    int64_t first_empty; // number of the line of the first of these
+    int64_t pairs;       // number of pairs in it
+    int64_t left_out;    // pairs left out because source or target is empty
+    int64_t first_empty; // line number of the first of these
 } Pairs;
 
-// Line i of one text and line i of the other are a pair; `end` (no line holds it) follows each of
-// them in the place of the newline. Ends the program, naming the line, where one text has a line
-// more or a line holds the end; and where no pair is left.
+// Pairs line i of one text with line i of the other. `end`, which no line may contain, replaces the
+// newline after each. Exits with an error, naming the line, if one text has more lines or a line
+// contains `end`. Also exits with an error if no pair is left.
 Pairs pairs_join(PairSide source, PairSide target, const char *end);
 
 #endif

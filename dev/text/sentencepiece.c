@@ -20,7 +20,7 @@ typedef struct {
 } Message;
 
 typedef struct {
-    uint64_t number; // which field
+    uint64_t number; // field number
     uint64_t value;  // of a varint
     Text bytes;      // of a string or message
 } Field;
@@ -47,7 +47,7 @@ static Text read_bytes(Message *message, uint64_t size) {
     return bytes;
 }
 
-// The next field of a message; false at its end.
+// Reads the next field of a message; returns false at its end.
 static bool read_field(Message *message, Field *field) {
     if (message->at == message->text.size) return false;
     const uint64_t tag = read_varint(message);
@@ -71,7 +71,7 @@ static bool read_field(Message *message, Field *field) {
     return true;
 }
 
-// "<0x0A>" -> 10.
+// Returns the byte of a piece: "<0x0A>" -> 10.
 static char piece_byte(const Message *message, Text name) {
     char digits[3] = {0};
     if (name.size != 6 || memcmp(name.data, "<0x", 3) != 0 || name.data[5] != '>') broken(message);
@@ -96,7 +96,7 @@ static Piece read_piece(Message message) {
     return piece;
 }
 
-// Names of the control pieces that are looked for.
+// Names of the control pieces to find.
 typedef struct {
     Text end, padding;
 } ControlNames;
@@ -128,7 +128,7 @@ static void refuse_denormalizer(Message message) {
                  message.path);
 }
 
-// Token of the control piece of that name; -1: none.
+// Returns the token of the control piece with that name, or -1.
 static int32_t find_control(const Sentencepiece *model, Text name) {
     for (int32_t i = 0; i < model->count; i++) {
         const Piece *piece = &model->pieces[i];
@@ -177,7 +177,7 @@ void sentencepiece_free(Sentencepiece *model) {
 }
 
 // ---- training ---------------------------------------------------------------
-// Ends the program with the reason that is in the last line of
+// Exits with an error that gives the reason from the last line of output such as
 //   spm_train_main.cc(275) [status.ok()] Internal: file.cc(660) [condition] Vocabulary size too
 //   high. Program terminated with an unrecoverable error.
 static _Noreturn void training_failed(ProcessResult *result) {
@@ -186,7 +186,7 @@ static _Noreturn void training_failed(ProcessResult *result) {
     for (char *rest, *line = strtok_r(result->errors.data, "\n", &rest); line;
          line = strtok_r(NULL, "\n", &rest))
         if (strncmp(line, "Program terminated", 18) != 0) reason = line;
-    if (strstr(reason, "output->Write")) // all it says
+    if (strstr(reason, "output->Write")) // its whole message
         reason = "it cannot write the model: the disk is full, or a limit on the size of files is "
                  "reached";
     for (const char *bracket = strstr(reason, "] "); bracket; bracket = strstr(reason, "] "))
@@ -198,8 +198,8 @@ static _Noreturn void training_failed(ProcessResult *result) {
          *reason ? reason : "without a reason");
 }
 
-// spm_train does not look whether all of its model was written, and leaves it to the system when
-// it is written to the disk. Where no byte more can be written, not all of it was.
+// spm_train does not check that its whole model was written, and does not sync it to disk. If one
+// more byte cannot be written, the model is incomplete.
 static void finish_writing(const char *prefix) {
     char *path = format_string("%s.model", prefix);
     const int fd = open(path, O_WRONLY | O_APPEND | O_CLOEXEC);
@@ -216,16 +216,15 @@ void sentencepiece_train(Text text, int64_t vocabulary, bool normalise, const ch
     const char *const arguments[] = {
         "spm_train", "--input=/dev/stdin", prefix_flag, size_flag, "--minloglevel=1",
         "--model_type=bpe", "--byte_fallback=true",
-        // Every character of the text is a piece; bytes are for those of other texts.
+        // Every character of the text is a piece; bytes are for characters of other texts.
         "--character_coverage=1.0",
-        // A paragraph is a line: the default would leave those above 4192 bytes out.
+        // A paragraph is a line; the default would omit lines above 4192 bytes.
         "--max_sentence_length=1073741824",
-        // WikiText's <unk> is a word like any other; what SentencePiece cannot encode has another
-        // name.
+        // WikiText's <unk> is a word like any other; the piece for unknown text gets another name.
         "--user_defined_symbols=<unk>", "--unk_piece=<unknown>",
         // Token 0 is padding, as in the published models.
         "--pad_id=0", "--eos_id=1", "--unk_id=2", "--bos_id=-1",
-        // As many pieces as there are, where they are fewer.
+        // Fewer pieces are allowed if the text has no more.
         "--hard_vocab_limit=false",
         normalise ? "--normalization_rule_name=nmt_nfkc" : "--normalization_rule_name=identity",
         normalise ? "--remove_extra_whitespaces=true" : "--remove_extra_whitespaces=false", NULL};
@@ -241,7 +240,7 @@ void sentencepiece_train(Text text, int64_t vocabulary, bool normalise, const ch
     free(prefix_flag);
     free(size_flag);
 
-    char *vocabulary_path = format_string("%s.vocab", prefix); // nothing here reads it
+    char *vocabulary_path = format_string("%s.vocab", prefix); // not used here
     if (unlink(vocabulary_path) != 0 && errno != ENOENT)
         fail("%s: cannot remove: %s", vocabulary_path, strerror(errno));
     free(vocabulary_path);
@@ -251,8 +250,8 @@ void sentencepiece_train(Text text, int64_t vocabulary, bool normalise, const ch
 
 typedef struct {
     Bytes text;
-    size_t line;      // where the line began
-    bool at_start;    // a leading space of the next piece is not the text's own
+    size_t line;      // where the line begins
+    bool at_start;    // a leading space of the next piece is not part of the text
     bool took_prefix; // the last piece's leading space was the dummy prefix
 } Decoder;
 
@@ -262,8 +261,8 @@ static void start_line(Decoder *d) {
     d->took_prefix = false;
 }
 
-// A run of byte pieces: what is no UTF-8 in it becomes U+FFFD, byte by byte. Returns the tokens
-// used.
+// Decodes a run of byte pieces; each byte that is not UTF-8 becomes U+FFFD. Returns the number of
+// tokens used.
 static size_t decode_bytes(Decoder *d, const Sentencepiece *model, const int32_t *tokens,
                            size_t count) {
     size_t length = 0;
@@ -297,7 +296,7 @@ static void decode_piece(Decoder *d, const Sentencepiece *model, const Piece *pi
     if (d->at_start && !own_spaces && text.size >= space &&
         memcmp(text.data, PIECE_SPACE, space) == 0) {
         text = (Text){text.data + space, text.size - space};
-        // Where extra spaces were removed, all leading ones of the line go.
+        // If extra spaces were removed, all leading spaces of the line are dropped.
         d->took_prefix = !model->remove_extra_spaces;
     }
     while (text.size > 0) {

@@ -1,5 +1,6 @@
-// SentencePiece's encoding: normalisation as normalizer.cc, BPE as bpe_model.cc, unigrams as the
-// optimised Viterbi search of unigram_model.cc, whose sums are doubles that are kept as floats.
+// SentencePiece's encoding: normalisation as in normalizer.cc, BPE as in bpe_model.cc, unigrams as
+// in the optimised Viterbi search of unigram_model.cc, which computes sums in double and stores
+// them as float.
 
 #include "bytes.h"
 #include "error.h"
@@ -16,8 +17,8 @@ typedef struct {
 
 typedef struct {
     const Sentencepiece *model;
-    NamedPiece *sorted; // (sorted_count) pieces that text may become, by their text
-    int32_t *named;     // (named_count) user-defined ones, the longest first
+    NamedPiece *sorted; // (sorted_count) pieces that text may become, sorted by text
+    int32_t *named;     // (named_count) user-defined ones
     size_t sorted_count, named_count, longest; // bytes of the longest piece
     int32_t unknown, bytes[256];
     float least, greatest; // scores of normal pieces
@@ -30,7 +31,7 @@ static int compare_texts(const void *a, const void *b) {
     return order ? order : (x.size > y.size) - (x.size < y.size);
 }
 
-// -1: none.
+// Returns the piece with this text, or -1.
 static int32_t find_piece(const Encoder *e, Text text) {
     const NamedPiece *found = bsearch(&(NamedPiece){text, -1}, e->sorted, e->sorted_count,
                                       sizeof(*e->sorted), compare_texts);
@@ -73,7 +74,7 @@ static Encoder encoder_create(const Sentencepiece *model) {
 }
 
 // ---- normalisation ----------------------------------------------------------
-// Bytes of the longest user-defined piece that text begins with; 0: none.
+// Returns the size of the longest user-defined piece that text begins with, or 0.
 static size_t named_length(const Encoder *e, Text text) {
     size_t longest = 0;
     for (size_t i = 0; i < e->named_count; i++) {
@@ -85,7 +86,7 @@ static size_t named_length(const Encoder *e, Text text) {
     return longest;
 }
 
-// Bytes of the first character; of what is no UTF-8, 1.
+// Returns the length of the first character, or 1 if it is not UTF-8.
 static size_t character_length(Text text) {
     const size_t length = utf8_length(text);
     return length ? length : 1;
@@ -101,8 +102,9 @@ static size_t unit_offset(uint32_t unit) {
     return (size_t)(unit >> 10) << ((unit & 1u << 9) >> 6);
 }
 
-// The longest entry of the charsmap that text begins with, a Darts-clone double array after its
-// size and before the strings: what it becomes; false: there is none.
+// Finds the longest entry of the charsmap that text begins with, its length and what it becomes;
+// returns false if there is none. The charsmap is a size, a Darts-clone double array and the
+// strings.
 static bool find_rewriting(Text charsmap, Text text, size_t *length, Text *becomes) {
     uint32_t size = 0;
     if (charsmap.size < sizeof(size)) return false;
@@ -129,7 +131,7 @@ static bool find_rewriting(Text charsmap, Text text, size_t *length, Text *becom
     return *length > 0;
 }
 
-// What the beginning of text becomes; returns how many bytes that are.
+// Normalises the beginning of text into *becomes; returns how many bytes of text it takes.
 static size_t normalise_beginning(const Encoder *e, Text text, Text *becomes) {
     size_t length = named_length(e, text);
     *becomes = (Text){text.data, length};
@@ -177,14 +179,14 @@ static Bytes normalise(const Encoder *e, Text text) {
 }
 
 // ---- BPE --------------------------------------------------------------------
-// A part of the text, in a list of those that are left.
+// A part of the text, in a linked list of the remaining ones.
 typedef struct {
-    Text text; // size 0: a part of another symbol now
+    Text text; // size 0: merged into another symbol
     ptrdiff_t before, after;
     bool frozen; // user-defined
 } Symbol;
 
-// Two neighbours that may become one, while together they have `size` bytes.
+// Two neighbours that may be merged, valid while they have `size` bytes together.
 typedef struct {
     float score;
     ptrdiff_t left, right;
@@ -195,7 +197,7 @@ typedef struct {
     const Encoder *encoder;
     Symbol *symbols; // (count)
     size_t count;
-    Pair *heap; // (heap_count) the best first
+    Pair *heap; // (heap_count) the best one at the top
     size_t heap_count;
 } Merging;
 
@@ -248,7 +250,7 @@ typedef struct {
     const Encoder *encoder;
     int32_t *tokens; // (count)
     size_t count;
-    bool after_unknown; // unknown pieces that follow each other are one
+    bool after_unknown; // consecutive unknown pieces become one
 } Writer;
 
 static void write_token(Writer *w, int32_t token) {
@@ -288,11 +290,11 @@ static void encode_bpe(const Encoder *e, Text text, Writer *w) {
     free(m.heap);
 }
 
-// The best way to a place in the text: the piece before it (-1: unknown), and where that begins.
+// The best path to a position in the text: its last piece (-1: unknown) and where that begins.
 typedef struct {
     float score;
     int32_t piece;
-    ptrdiff_t from; // -1: no way was found yet
+    ptrdiff_t from; // -1: no path found yet
 } Way;
 
 static void offer(Way *way, double score, int32_t piece, size_t from) {
@@ -300,7 +302,7 @@ static void offer(Way *way, double score, int32_t piece, size_t from) {
         *way = (Way){(float)score, piece, (ptrdiff_t)from};
 }
 
-// A user-defined piece is better than any others of the same text.
+// A user-defined piece scores higher than any other pieces of the same text.
 static double piece_score(const Encoder *e, int32_t piece, size_t length) {
     if (e->model->pieces[piece].kind != PIECE_USER_DEFINED)
         return (double)e->model->pieces[piece].score;
@@ -338,9 +340,8 @@ static void encode_unigrams(const Encoder *e, Text text, Writer *w) {
 }
 
 // ---- a text -----------------------------------------------------------------
-// Whether no piece reaches from one word into the next, so that words are encoded alike alone and
-// in a line: a space is only at the beginning of pieces, and a line's first word gets one as
-// well.
+// Returns whether no piece spans two words, so that a word is encoded the same alone and in a line:
+// pieces have spaces only at the beginning, and a line's first word gets a space as well.
 static bool words_stand_alone(const Sentencepiece *model) {
     const size_t space = strlen(PIECE_SPACE);
     if (!model->dummy_prefix) return false;
@@ -355,12 +356,13 @@ static bool words_stand_alone(const Sentencepiece *model) {
     return true;
 }
 
-// Part of a word that no normalisation joins with what is before or after it.
+// Returns whether a character is part of a word and normalisation does not join it with its
+// neighbours.
 static bool is_plain(char c) {
     return c > ' ' && c < 127;
 }
 
-// Where a long line can be cut, at a space between two words; else its size.
+// Returns where to split a long line, at a space between two words, or its size.
 static size_t find_cut(Text line) {
     enum { LONGEST_PART = 1 << 16 };
     for (size_t i = LONGEST_PART; i + 1 < line.size; i++)
@@ -369,7 +371,7 @@ static size_t find_cut(Text line) {
     return line.size;
 }
 
-// Of a line, or a part of it.
+// Encodes a line or a part of it.
 static void encode_part(const Encoder *e, Text part, Writer *w) {
     Bytes text = normalise(e, part);
     w->after_unknown = false;
@@ -381,7 +383,7 @@ static void encode_part(const Encoder *e, Text part, Writer *w) {
 size_t sentencepiece_encode(const Sentencepiece *model, Text text, bool last_end,
                             int32_t **tokens) {
     const Encoder e = encoder_create(model);
-    const bool cuts = words_stand_alone(model); // so that memory does not grow with a line
+    const bool cuts = words_stand_alone(model); // so that memory does not grow with the line
     Writer w = {.encoder = &e};
     while (text.size > 0) {
         const Text line = text_take_line(&text);

@@ -11,7 +11,7 @@ enum { LOOKED_AT = 1 << 20 }; // bytes
 #define UTF16 "UTF-16", "iconv -f UTF-16 -t UTF-8 %s"
 #define UTF32 "UTF-32", "iconv -f UTF-32 -t UTF-8 %s"
 
-// A longer mark comes before one that it begins with.
+// A longer mark comes before its own prefixes.
 static const struct {
     const char *mark;
     size_t size;
@@ -32,8 +32,7 @@ static const struct {
     {"\xfe\xff", 2, {UTF16}},
 };
 
-// bzip2's mark is three letters, the size of its blocks, and the mark of the first block or the
-// end.
+// bzip2's mark is three letters, the block size, and the mark of the first block or of the end.
 static bool is_bzip2(Text text) {
     return text.size >= 10 && memcmp(text.data, "BZh", 3) == 0 && text.data[3] >= '1' &&
            text.data[3] <= '9' &&
@@ -47,7 +46,7 @@ TextFormat text_format(Text text) {
             return marks[i].format;
     if (is_bzip2(text)) return (TextFormat){"compressed by bzip2", "bzcat %s"};
     const size_t size = text.size < LOOKED_AT ? text.size : LOOKED_AT;
-    size_t nulls[2] = {0}, controls = 0; // NULs at even and odd places
+    size_t nulls[2] = {0}, controls = 0; // NULs at even and odd positions
     for (size_t i = 0; i < size; i++) {
         const unsigned char c = (unsigned char)text.data[i];
         nulls[i % 2] += c == 0;

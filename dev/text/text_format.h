@@ -1,24 +1,25 @@
-// Files that are no plain text, though somebody takes them for it.
+// Detects files that are not plain text but are passed as such.
 #ifndef TEXT_TEXT_FORMAT_H
 #define TEXT_TEXT_FORMAT_H
 
 #include "text.h"
 
-#define STANDARD_INPUT "standard input" // the name of what has none
+#define STANDARD_INPUT "standard input" // the name of input without a file name
 
 typedef struct {
     const char *name;    // "compressed by gzip"; NULL: plain text
-    const char *command; // a command that makes plain text of a file, "zcat %s"; NULL: none does
+    const char *command; // a command that converts a file to plain text, "zcat %s"; NULL: none
 } TextFormat;
 
-// Of what a file holds, by its first bytes: compressed formats, PDF, UTF-16 and UTF-32 by their
-// marks, UTF-16 without one by its NULs, anything else where 4% and more of the first MiB are
-// control characters that no text has. A few of these, and bytes that are not UTF-8, are text.
+// Returns the format of a file's contents: compressed formats, PDF, UTF-16 and UTF-32 by their
+// first bytes, UTF-16 without a mark by its NULs, and "binary" if at least 4% of the first MiB are
+// control characters that text does not have. A few of these, and bytes that are not UTF-8, still
+// count as text.
 TextFormat text_format(Text text);
 
-// What is wrong with the file `name` of that format, which is none of plain text, and which command
-// gives it to `reader`, a command that reads standard input; fresh. Such as "x.gz: is compressed by
-// gzip, expected plain text: zcat x.gz | ./tokenize -o DIR -".
+// Returns an error message for the file `name`, whose format is not plain text, with a command that
+// pipes it to `reader`, a command that reads standard input. A new string such as "x.gz: is
+// compressed by gzip, expected plain text: zcat x.gz | ./tokenize -o DIR -".
 char *text_format_advice(TextFormat format, const char *name, const char *reader);
 
 #endif

@@ -15,8 +15,8 @@
 
 enum {
     SPM_VOCABULARY = 32000,
-    BPE_LEAST = 512, // of a small text
-    BPE_MOST = 8192, // of one of more than 6 MB
+    BPE_LEAST = 512, // for a small text
+    BPE_MOST = 8192, // for one of more than 6 MB
     BYTES_PER_TOKEN = 1500,
     BYTE_VOCABULARY = 256
 };
@@ -33,7 +33,7 @@ struct Tokenizer {
 
 static const char *const kind_names[] = {"none", "byte", "word", "spm", "bpe"};
 
-// The file that is a kind's own; NULL: it has none.
+// The file of each kind; NULL: none.
 static const char *const kind_files[] = {
     [TOKENIZER_WORD] = WORD_FILE, [TOKENIZER_SPM] = MODEL_FILE, [TOKENIZER_BPE] = BPE_FILE};
 
@@ -72,7 +72,7 @@ static void open_words(Tokenizer *tokenizer, const char *path) {
 static void create_words(const TokenizerSettings *settings, const char *directory,
                          const Text *texts, int count) {
     char *path = format_string("%s/" WORD_FILE, directory);
-    Tokenizer given = {0}; // checked under the name that the user knows
+    Tokenizer given = {0}; // checked under the name that the user gave
     if (settings->model)
         open_words(&given, settings->model);
     else
@@ -95,7 +95,8 @@ static void create_model(const TokenizerSettings *settings, const char *director
     free(path);
 }
 
-// That a text of so many bytes teaches a model well: of tokens that are rare nothing is learnt.
+// Returns a vocabulary size for a text of that many bytes: a model learns nothing about rare
+// tokens.
 static int64_t bpe_vocabulary(size_t size) {
     int64_t vocabulary = BPE_LEAST;
     while (vocabulary < BPE_MOST && (size_t)vocabulary * BYTES_PER_TOKEN < size) vocabulary *= 2;
@@ -133,13 +134,13 @@ bool tokenizer_has_file(const char *name) {
 }
 
 bool tokenizer_exists(TokenizerKind kind, const char *directory) {
-    if (kind == TOKENIZER_BPE) return bpe_exists(directory); // of several files
+    if (kind == TOKENIZER_BPE) return bpe_exists(directory); // in several files
     return kind == TOKENIZER_BYTE || (kind_files[kind] && has_file(directory, kind_files[kind]));
 }
 
 char *tokenizer_model(TokenizerKind kind, const char *directory) {
     if (!tokenizer_exists(kind, directory) || !kind_files[kind]) return NULL;
-    // A directory of Hugging Face's may hold a BPE in other files.
+    // A Hugging Face directory may store BPE in other files.
     return has_file(directory, kind_files[kind]) ? path_in(directory, kind_files[kind])
                                                  : copy_string(directory);
 }

@@ -10,8 +10,8 @@ typedef struct {
     int64_t occurrences;
 } Word;
 
-// A hash table with open addressing: `slots` holds numbers of words + 1 (0: free), at most half of
-// them used.
+// A hash table with open addressing. `slots` holds word numbers + 1 (0: free); at most half are
+// used.
 struct Words {
     Word *items; // (capacity)
     int32_t count, capacity;
@@ -21,7 +21,7 @@ struct Words {
 enum { FIRST_CAPACITY = 1024 };
 
 // ---- the hash table ---------------------------------------------------------
-// Where the word is, or where it would be put.
+// Returns the slot of a word, or the free slot for it.
 static int32_t *find_slot(const Words *words, Text word) {
     const size_t mask = 2 * (size_t)words->capacity - 1;
     for (size_t i = text_hash(word) & mask;; i = (i + 1) & mask) {
@@ -101,7 +101,7 @@ static int compare_ranks(const void *a, const void *b) {
     return x->number - y->number; // the earlier one first
 }
 
-// The `limit` most frequent words, in the order of `all`.
+// Returns the `limit` most frequent words, in the order of `all`.
 static Words *most_frequent(const Words *all, int64_t limit) {
     const size_t count = (size_t)all->count;
     Rank *ranks = allocate(count, sizeof(Rank), "a vocabulary");
@@ -126,7 +126,7 @@ Words *words_of_texts(const Text *texts, int count, int64_t limit) {
         for (TextItem item; (item = text_next(texts[i], &at, &word)) != TEXT_END;)
             words_add(words, item == TEXT_WORD ? word : end, 1);
     }
-    // Whatever the limit, these two stay.
+    // Keep these two whatever the limit.
     words_add(words, end, INT64_MAX / 2);
     words_add(words, unknown, INT64_MAX / 2);
     if (limit <= 0 || words->count <= limit) return words;
