@@ -264,15 +264,19 @@ TILE_INLINE bool weigh(Stage *stage, const Kept *kept, size_t group, const real 
 }
 
 // Raises `top` to the largest score of each row, and scales the sums and output (QUERIES, columns)
-// down accordingly.
+// down accordingly. Raises it by MARGIN / 2 at least if the sum is large without such a score, so
+// that weigh() returns true the next time.
 static void raise_tops(const Block *scores, real *top, TileVector *sum, real *output,
                        size_t columns) {
+    const real large = (real)(1ull << MARGIN / 2);
     for (size_t row = 0; row < QUERIES; row++) {
         TileVector greatest = (TileVector){0} + top[row];
         for (size_t side = 0; side < 2; side++)
             greatest = tile_max(tile_load(scores->at[row / SQUARE][side] + row % SQUARE * SQUARE),
                                 greatest);
-        const real raised = tile_greatest_lane(greatest);
+        real raised = tile_greatest_lane(greatest);
+        if (tile_greatest_lane(sum[row]) > large && raised < top[row] + MARGIN / 2)
+            raised = top[row] + MARGIN / 2;
         const TileVector shrink = tile_exp2((TileVector){0} + (top[row] - raised), false);
         top[row] = raised;
         sum[row] *= shrink;

@@ -24,9 +24,8 @@ enum {
 typedef uint32_t Kept[KEYS / 32]; // a bit per key that dropout keeps
 
 // The running softmax of a tile's rows: `top` is subtracted from scores, and `sum` is the sum of
-// 2^(s - top), lane by lane. top is a score (the sink counts as one), and no score so far exceeds
-// it by more than MARGIN. As sums are seldom rescaled, scores need not be stored until the largest
-// of their tile is known.
+// 2^(s - top), lane by lane. No score so far exceeds top by more than MARGIN. As sums are seldom
+// rescaled, scores need not be stored until the largest of their tile is known.
 typedef struct {
     real top[QUERIES];
     TileVector sum[QUERIES];
