@@ -1,4 +1,4 @@
-// What the tests of CUDA code share: random numbers, arrays on the device, comparisons.
+// Helpers for tests of CUDA code: random numbers, arrays on the device, comparisons.
 #ifndef TEST_CUDA_TEST_CUH
 #define TEST_CUDA_TEST_CUH
 
@@ -10,13 +10,13 @@ extern "C" {
 #include <stdlib.h>
 
 // ---- on the host ------------------------------------------------------------
-// With QUICK, which slow builds say, the longest tests take one of several variants (Makefile).
+// Returns whether QUICK is set, as for slow builds: the longest tests then run one variant.
 static inline bool gpu_test_quick() {
     const char *quick = getenv("QUICK");
     return quick && *quick;
 }
 
-// Normal, of that deviation.
+// Returns normal random numbers with this standard deviation.
 static inline float *random_numbers(Random *random, size_t count, double deviation) {
     float *x = (float *)allocate(count, sizeof(float), "numbers");
     for (size_t i = 0; i < count; i++) x[i] = (float)(deviation * random_normal(random));
@@ -27,13 +27,13 @@ static inline float *zero_numbers(size_t count) {
     return (float *)allocate(count, sizeof(float), "numbers");
 }
 
-// Rounded to bf16 and back.
+// Rounds to bf16 and back.
 static inline void round_numbers(float *x, size_t count) {
     for (size_t i = 0; i < count; i++) x[i] = (float)(bf16)x[i];
 }
 
 // ---- on the device ----------------------------------------------------------
-// Device memory, filled from the host (NULL: left as it is).
+// Allocates device memory and copies `from` into it; NULL leaves it uninitialised.
 static inline void *upload(const Device *d, const void *from, size_t bytes) {
     void *p = NULL;
     CUDA_CHECK(cudaMalloc(&p, bytes ? bytes : 1));
@@ -46,7 +46,7 @@ static inline float *upload_numbers(const Device *d, const float *from, size_t c
     return (float *)upload(d, from, count * sizeof(float));
 }
 
-// A matrix (rows, columns) as products read it.
+// Uploads a matrix (rows, columns) in the form that the products read.
 static inline Matrix upload_matrix(const Device *d, const float *from, size_t rows, size_t columns,
                                    bool in_bf16) {
     const size_t count = rows * columns;
@@ -84,13 +84,13 @@ static inline void device_free(void *p) {
 }
 
 // ---- comparisons ------------------------------------------------------------
-// Largest difference over the largest number expected.
+// Fails if the largest difference exceeds `tolerance` times the largest expected magnitude.
 static inline void compare(const char *what, const float *x, const float *expected, size_t count,
                            double tolerance) {
     double error = 0, greatest = 1e-30;
     for (size_t i = 0; i < count; i++) {
         const double difference = fabs((double)x[i] - (double)expected[i]);
-        if (!(difference <= error) && !isnan(error)) error = difference; // NaN, too
+        if (!(difference <= error) && !isnan(error)) error = difference; // also NaN
         greatest = fmax(greatest, fabs((double)expected[i]));
     }
     if (!(error <= tolerance * greatest))
@@ -98,7 +98,7 @@ static inline void compare(const char *what, const float *x, const float *expect
                   error / greatest);
 }
 
-// The same of data on the device; frees nothing.
+// Like compare(), for x on the device; does not free x.
 static inline void compare_device(const Device *d, const char *what, Matrix x,
                                   const float *expected, size_t rows, double tolerance) {
     float *found = download_matrix(d, x, rows);

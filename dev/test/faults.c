@@ -1,19 +1,17 @@
-// A library to be preloaded: makes one call of the program fail, or kills the program there. Only
-// calls that the program itself makes are counted, not those of the libraries it uses. faults.sh
-// and kill.sh build and use it:
+// LD_PRELOAD library: makes one call of the program fail, or kills the program there. Only calls by
+// the program itself are counted, not those by its libraries. faults.sh and kill.sh use it:
 //
-//   FAULT_AT=N      the N-th call counted, from 1 on; 0: none
-//   FAULT_CALLS     which calls are counted: "files" (those that read or write), "changes" (only
-//   those that
-//                   change what is on the disk), "memory", or the name of one function ("readdir")
-//   FAULT_MODE      fail         the call returns its error: a full disk, no memory, no right to
-//                   half         write() takes half of what it was given; only write() is counted
-//                   interrupt    write(), read(), poll(), waitpid() return EINTR once; only these
-//                   are counted kill-before, kill-after   SIGKILL before the call is made, or when
-//                   it is done kill-half    SIGKILL when half of a write() is done; only write() is
-//                   counted
-//   FAULT_REPORT    a file that receives "fired NAME" when it happens, else "calls N" when the
-//   program ends
+//   FAULT_AT=N      the N-th counted call, from 1 on; 0: none
+//   FAULT_CALLS     which calls are counted: "files" (reads and writes), "changes" (only calls that
+//                   change the disk), "memory", or the name of one function ("readdir")
+//   FAULT_MODE      fail          the call returns its error: disk full, no memory, no permission
+//                   half          write() writes half of its data; only write() is counted
+//                   interrupt     write(), read(), poll() and waitpid() return EINTR once; only
+//                                 these are counted
+//                   kill-before, kill-after   SIGKILL before or after the call
+//                   kill-half     SIGKILL after half of a write(); only write() is counted
+//   FAULT_REPORT    a file that receives "fired NAME" when the call is reached, else "calls N" at
+//                   the end of the program
 #include <dirent.h>
 #include <dlfcn.h>
 #include <errno.h>
@@ -40,11 +38,11 @@
 typedef enum { READS = 1, CHANGES = 2, MEMORY = 4 } Kind;
 typedef enum { FAIL, HALF, INTERRUPT, KILL_BEFORE, KILL_HALF, KILL_AFTER } Mode;
 
-// The functions below have no argument that could carry it.
+// Global, because the functions below have no argument to pass it.
 static struct {
     bool active;
-    unsigned kinds;   // of Kind
-    const char *only; // the one function that is counted; NULL: all of `kinds`
+    unsigned kinds;   // bits of Kind
+    const char *only; // the only function that is counted; NULL: all of `kinds`
     Mode mode;
     long at;
     const char *report;
@@ -62,10 +60,10 @@ static int find_program(struct dl_phdr_info *info, size_t size, void *unused) {
         settings.program = info->dlpi_addr + part->p_vaddr;
         settings.program_end = settings.program + part->p_memsz;
     }
-    return 1; // the program is the first of the list
+    return 1; // the program is the first in the list
 }
 
-// -1: none of them.
+// Returns -1 if `text` is none of the names.
 static int index_of(const char *text, const char *const *names, int count) {
     for (int i = 0; text && i < count; i++)
         if (strcmp(text, names[i]) == 0) return i;
@@ -98,7 +96,7 @@ __attribute__((constructor)) static void start(void) {
     settings.active = true;
 }
 
-// By system calls: the functions are the ones replaced here.
+// Uses system calls, because this library replaces the functions.
 static void report(const char *format, const char *name, long number) {
     char text[128];
     if (!settings.report) return;
@@ -124,7 +122,7 @@ static bool fits_mode(const char *name) {
            strcmp(name, "waitpid") == 0;
 }
 
-// Whether this call is the one. `caller`: where it returns to.
+// Returns whether this is the selected call. `caller`: the call's return address.
 static bool is_the_one(Kind kind, const char *name, const void *caller) {
     const uintptr_t from = (uintptr_t)caller;
     if (!settings.active || !(settings.kinds & kind) || from < settings.program ||
@@ -143,7 +141,8 @@ static void *next(const char *name) {
 }
 
 // NOLINTBEGIN(bugprone-macro-parentheses): parameters and arguments are lists
-// Defines a function that fails with `error` where it is the one, and else is the next library's.
+// Defines a function that fails with `error` if it is the selected call, and otherwise calls the
+// next library's.
 #define REPLACE(kind, type, name, parameters, arguments, failure, error)                           \
     type name parameters {                                                                         \
         static type(*real) parameters;                                                             \
@@ -160,7 +159,7 @@ static void *next(const char *name) {
 // NOLINTEND(bugprone-macro-parentheses)
 
 // ---- files ------------------------------------------------------------------
-// What goes to stderr is the report of a failure, and not counted.
+// Writes to stderr report a failure and are not counted.
 ssize_t write(int file, const void *data, size_t size) {
     static ssize_t (*real)(int, const void *, size_t);
     if (!real) real = (ssize_t(*)(int, const void *, size_t))next("write");
@@ -194,7 +193,7 @@ int open(const char *path, int flags, ...) {
     return file;
 }
 
-// Linux closes the descriptor whatever it reports.
+// Linux closes the descriptor even if close() reports an error.
 int close(int file) {
     static int (*real)(int);
     if (!real) real = (int (*)(int))next("close");

@@ -1,5 +1,4 @@
-// What must hold of every model on the GPU, given as its ModelType and that of the same model on
-// the CPU.
+// Checks that hold for every GPU model, given as its ModelType and that of the CPU model.
 #ifndef TEST_GPU_MODEL_TEST_CUH
 #define TEST_GPU_MODEL_TEST_CUH
 
@@ -17,11 +16,10 @@ extern "C" {
 
 struct GpuPair {
     const ModelType *gpu, *cpu;
-    size_t every; // every so-manieth token has a target
+    size_t every; // one token in `every` has a target
 };
 
-// The emulator is slow, and nothing there depends on the moment: what is wrong shows in a few
-// steps.
+// The emulator is slow and does not depend on timing: a few steps reveal every error.
 #ifdef CUDA_ON_CPU
 static constexpr int64_t GPU_TEST_STEPS = 4, GPU_TEST_LATER_STEPS = 2;
 #else
@@ -32,7 +30,7 @@ static inline bool gpu_translates(const ModelType *type) {
     return type->translator_create != NULL;
 }
 
-// Sentences of random lengths that a batch translates.
+// Returns source sentences of random lengths for a batch of a translator.
 static inline SourceSide gpu_test_source(const ModelTest *t, uint32_t number) {
     const int64_t B = t->setup.batch, S = t->setup.length > 2 ? t->setup.length - 2 : 1;
     int32_t *tokens = (int32_t *)allocate((size_t)(B * S), sizeof(int32_t), "source");
@@ -48,7 +46,7 @@ static inline SourceSide gpu_test_source(const ModelTest *t, uint32_t number) {
     return {S, tokens, mask};
 }
 
-// Freed with gpu_test_batch_free().
+// Free with gpu_test_batch_free().
 static inline Batch gpu_test_batch(const ModelTest *t, size_t every, double padding,
                                    uint32_t number) {
     const ModelKinds kinds = {t->type, NULL, 0, every};
@@ -63,7 +61,7 @@ static inline void gpu_test_batch_free(Batch *batch) {
     model_test_batch_free(batch);
 }
 
-// A model in that precision; `options` as in model_test.h.
+// Creates a model in this precision; `options` as in model_test.h.
 static inline ModelTest gpu_test_create(const ModelType *type, const char *options,
                                         const char *precision, int64_t batch, int64_t length,
                                         int64_t vocabulary) {
@@ -79,7 +77,7 @@ static inline float *gpu_test_read(const ModelTest *t, ModelArray which) {
     return x;
 }
 
-// The distance of x from what is expected, over all parameters of the model.
+// Returns |x - expected| / |expected| (Euclidean norms) over all parameters of the model.
 static inline double gpu_test_distance(const float *x, const float *expected, size_t count) {
     double error = 0, sum = 0;
     for (size_t i = 0; i < count; i++) {
@@ -92,7 +90,7 @@ static inline double gpu_test_distance(const float *x, const float *expected, si
 static constexpr UpdateSettings GPU_TEST_UPDATE = {1e-3, 0.9, 0.999, 1e-8, 0.01, 1, 0, false};
 
 // ---- one step ---------------------------------------------------------------
-// Logits, loss and gradients of dev/reference/PREFIXNAME.safetensors.
+// Checks logits, loss and gradients against dev/reference/PREFIXNAME.safetensors.
 static inline void gpu_check_references(const ModelType *type, const char *prefix,
                                         std::initializer_list<const char *> names,
                                         const char *precision, int32_t padding) {
@@ -103,9 +101,8 @@ static inline void gpu_check_references(const ModelType *type, const char *prefi
     }
 }
 
-// Each parameter's gradient compared with the CPU's: relative to its norm, with a floor of a
-// hundredth of that of all: where a gradient cancels out (a window of one row), what is left of it
-// is rounding.
+// Compares each parameter's gradient with the CPU's, relative to its norm plus 1% of the norm of
+// all gradients: a gradient that cancels out (a window of one row) consists of rounding errors.
 static inline void gpu_compare_gradients(const ParameterTable *table, const float *gpu,
                                          const float *cpu, double tolerance) {
     double all = 0;
@@ -123,8 +120,8 @@ static inline void gpu_compare_gradients(const ParameterTable *table, const floa
     }
 }
 
-// Loss, norm and gradients of a batch compared with the CPU's in float32, and the loss without
-// dropout. Twice, as the second time the graph exists already: gradients are added up.
+// Compares loss, norm and gradients of a batch with the CPU's in float32, and the loss without
+// dropout. Runs twice: the second time, the graph exists and the gradients are accumulated.
 static inline void gpu_check_step(GpuPair pair, const char *options, const char *precision,
                                   int64_t length, double padding, double tolerance) {
     ModelTest gpu = gpu_test_create(pair.gpu, options, precision, 2, length, 61),
@@ -153,7 +150,7 @@ static inline void gpu_check_step(GpuPair pair, const char *options, const char 
     model_test_free(&cpu);
 }
 
-// Batches that are shorter and fewer than planned, with a mask and without, one after the other.
+// Batches that are shorter and smaller than planned, with and without a mask, one after the other.
 static inline void gpu_check_shapes(GpuPair pair, const char *options) {
     ModelTest gpu = gpu_test_create(pair.gpu, options, "fp32", 3, 40, 61),
               cpu = gpu_test_create(pair.cpu, options, "fp32", 3, 40, 61);
@@ -176,8 +173,8 @@ static inline void gpu_check_shapes(GpuPair pair, const char *options) {
 }
 
 // ---- decoding ---------------------------------------------------------------
-// Logits of token after token compared with the CPU's, in a model that trains with bf16; beyond the
-// last position the second half of the positions comes again.
+// Compares the logits of each decoded token with the CPU's, in a model that trains in bf16. Beyond
+// the last position, the second half of the positions is reused.
 static inline void gpu_check_decoding(GpuPair pair, const char *options) {
     enum { STREAMS = 3, POSITIONS = 24, TOKENS = 70, VOCABULARY = 61 };
     ModelTest t[] = {gpu_test_create(pair.gpu, options, "bf16", 1, POSITIONS, VOCABULARY),
@@ -202,7 +199,7 @@ static inline void gpu_check_decoding(GpuPair pair, const char *options) {
     }
 }
 
-// Where memory is short the CPU decodes: the same again.
+// The same check with too little GPU memory, so that the CPU decodes.
 static inline void gpu_check_decoding_without_memory(GpuPair pair, const char *options) {
 #ifdef CUDA_ON_CPU
     cuda_available = 1 << 10;
@@ -214,7 +211,7 @@ static inline void gpu_check_decoding_without_memory(GpuPair pair, const char *o
 }
 
 // ---- statistics -------------------------------------------------------------
-// NaN equals NaN: both have nothing to say.
+// NaN equals NaN: neither has a value.
 static inline void gpu_compare_number(const Measurement *m, const char *what, double x,
                                       double expected, double tolerance) {
     if (!(fabs(x - expected) <= tolerance) && !(isnan(x) && isnan(expected)))
@@ -222,7 +219,7 @@ static inline void gpu_compare_number(const Measurement *m, const char *what, do
                   m->layer, x, expected);
 }
 
-// Measured in the same places of the same numbers; `tolerance` as a part of their deviation.
+// Compares measurements of the same places and numbers; `tolerance` is relative to the deviation.
 static inline void gpu_compare_statistics(const Statistics *found, const Statistics *expected,
                                           double tolerance) {
     CHECK(found->count == expected->count && found->count > 0);
@@ -248,8 +245,8 @@ static inline void gpu_compare_statistics(const Statistics *found, const Statist
     }
 }
 
-// What --stats measures is what the CPU measures with the same parameters, in float32 and nearly so
-// in bf16. Batches with padding and without are added up.
+// Checks that --stats measures the same as on the CPU with the same parameters, in float32 and
+// approximately in bf16. Batches with and without padding are accumulated.
 static inline void gpu_check_statistics(GpuPair pair, const char *options) {
     char *all = format_string("%s stats=1", options);
     for (const char *precision : {"fp32", "bf16"}) {
@@ -282,13 +279,13 @@ static inline char *gpu_kept_weights(const ModelTest *t, const Batch *batch) {
     return w.text;
 }
 
-// The weights of one query are the CPU's, once the host has noticed an update.
+// The weights of one query equal the CPU's, after an update that the host must notice.
 static inline void gpu_check_kept_weights(GpuPair pair, const char *options) {
     ModelTest gpu = gpu_test_create(pair.gpu, options, "bf16", 2, 24, 61),
               cpu = gpu_test_create(pair.cpu, options, "fp32", 2, 24, 61);
     Batch batch = gpu_test_batch(&gpu, 1, 0, 1);
     gpu.type->destroy(gpu.model);
-    gpu.setup.float32 = true; // as what shows attention asks for
+    gpu.setup.float32 = true; // as the display of attention requires
     gpu.model = gpu.type->create(&gpu.setup);
     gpu.table = gpu.type->parameters(gpu.model);
     gpu.type->write(gpu.model, MODEL_VALUES, gpu.values);
@@ -309,7 +306,7 @@ static inline void gpu_check_kept_weights(GpuPair pair, const char *options) {
 }
 
 // ---- training ---------------------------------------------------------------
-// Steps first .. last-1 of a run; the last loss.
+// Runs steps first .. last-1 and returns the last loss.
 static inline double gpu_train(ModelTest *t, int64_t first, int64_t last) {
     double loss = 0;
     for (int64_t step = first; step < last; step++) {
@@ -325,7 +322,7 @@ static inline double gpu_train(ModelTest *t, int64_t first, int64_t last) {
     return loss;
 }
 
-// Gives `to` what `from` has learned.
+// Copies parameters and moments from `from` to `to`.
 static inline void gpu_hand_over(const ModelTest *from, ModelTest *to) {
     for (ModelArray which : {MODEL_VALUES, MODEL_FIRST_MOMENT, MODEL_SECOND_MOMENT}) {
         float *x = gpu_test_read(from, which);
@@ -334,8 +331,7 @@ static inline void gpu_hand_over(const ModelTest *from, ModelTest *to) {
     }
 }
 
-// Steps with dropout compared with the CPU's, and then some of each machine from where the other
-// one is.
+// Compares steps with dropout with the CPU's; then each device continues from the other's state.
 static inline void gpu_check_training(GpuPair pair, const char *options, const char *precision,
                                       double tolerance) {
     ModelTest gpu = gpu_test_create(pair.gpu, options, precision, 2, 24, 61),
@@ -359,16 +355,16 @@ static inline void gpu_check_training(GpuPair pair, const char *options, const c
     model_test_free(&cpu_later);
 }
 
-// How far gradients of weights may be apart where one product or another computed them: the library
-// may add in another order, the emulator does not.
+// Allowed difference of weight gradients that different products computed: the library may add in
+// another order, the emulator does not.
 #ifdef CUDA_ON_CPU
 static constexpr double GPU_TEST_ORDER = 0;
 #else
 static constexpr double GPU_TEST_ORDER = 1e-5;
 #endif
 
-// Gradients of two batches, added up, by a model that keeps other things for the backward pass,
-// with other options or planned for another batch: those that the model has.
+// Compares the accumulated gradients of two batches with those of a model that keeps other data for
+// the backward pass: with other options or planned for another batch size.
 static inline void gpu_check_kept(const ModelType *type, const char *options, const char *precision,
                                   const char *other_options, int64_t other_batch) {
     ModelTest model = gpu_test_create(type, options, precision, 2, 40, 61),
@@ -388,7 +384,7 @@ static inline void gpu_check_kept(const ModelType *type, const char *options, co
     model_test_free(&other);
 }
 
-// Two runs, one of them handed to another model half way, have the same bits; and so have gradients
+// A run and one that another model continues half way have the same bits; so have the gradients
 // with --recompute, which keeps less.
 static inline void gpu_check_bits(const ModelType *type, const char *options,
                                   const char *precision) {
@@ -412,7 +408,7 @@ static inline void gpu_check_bits(const ModelType *type, const char *options,
     free(less);
 }
 
-// Both, of a model of this size with each kind of attention or of blocks.
+// Runs both checks for a model of this size with each kind of attention or of blocks.
 template <typename Kinds>
 static inline void gpu_check_kinds(GpuPair pair, const char *size, const Kinds &kinds) {
     for (const char *kind : kinds) {
@@ -430,8 +426,8 @@ struct GpuProgram {
     const char *arguments;
 };
 
-// A shard of random tokens, or of pairs of sentences of 5 and 9, each ended by token 1, and what
-// tells the loader the vocabulary, in the case's directory.
+// Writes to the case's directory a shard of random tokens, or of pairs of sentences of 5 and 9
+// tokens that end with token 1, and a meta.json with the vocabulary.
 static inline void gpu_write_dataset(bool paired) {
     enum { HEADER = 256, PAIR = 14, TOKENS = 70 * PAIR, VOCABULARY = 61 };
     int32_t header[HEADER] = {20240520, 1, TOKENS};
@@ -452,7 +448,7 @@ static inline void gpu_write_dataset(bool paired) {
     free(meta);
 }
 
-// In the case's directory.
+// Runs the program in the case's directory.
 static inline void gpu_run_program(void *program) {
     const GpuProgram *p = (const GpuProgram *)program;
     char name[] = "program", *argv[32] = {name}, *rest = NULL;
@@ -474,7 +470,7 @@ static inline void gpu_check_program(const ModelType *type, const char *argument
                   text);
 }
 
-// Tensors of two files in the case's directory: the same bits, or within a tolerance.
+// Compares the tensors of two files in the case's directory; a tolerance of 0 requires equality.
 static inline void gpu_compare_files(const char *name, const char *other, double tolerance) {
     char *paths[2] = {format_string("%s/%s", test_directory(), name),
                       format_string("%s/%s", test_directory(), other)};
@@ -502,7 +498,7 @@ static inline void gpu_compare_files(const char *name, const char *other, double
     free(paths[1]);
 }
 
-// Whether a file in the case's directory holds that text.
+// Returns whether a file in the case's directory contains the text.
 static inline bool gpu_file_holds(const char *name, const char *text) {
     char *path = format_string("%s/%s", test_directory(), name);
     FileMap file = file_map(path);
@@ -512,12 +508,12 @@ static inline bool gpu_file_holds(const char *name, const char *text) {
     return holds;
 }
 
-// A run that is stopped and resumed equals the run that was not stopped; a checkpoint of one
-// machine is resumed on the other. `options`: as on a command line, of a small model.
+// A run that is stopped and resumed equals an uninterrupted one, and each device resumes the
+// other's checkpoint. `options`: those of a small model, as on a command line.
 static inline void gpu_check_programs(GpuPair pair, const char *options) {
     gpu_write_dataset(gpu_translates(pair.cpu));
     static const char *const runs[][3] = {
-        // directory, steps before and after; who resumes
+        // directory, GPU arguments of the first and second run; empty: on the CPU
         {"whole", "", "-x 6"},
         {"parts", "-x 3", "-x 6 -y --profile"}, // without graphs
         {"to-cpu", "-x 3", ""},
@@ -548,11 +544,11 @@ static inline void gpu_check_programs(GpuPair pair, const char *options) {
 
 // ---- kernels ----------------------------------------------------------------
 
-// A training step's graph has no more nodes than it had: fusions stay. Only the emulator tells.
+// Checks that a training step's graph has at most `most` nodes: kernels stay fused. Emulator only.
 static inline void gpu_check_nodes(const ModelType *type, const char *options, size_t most) {
 #ifdef CUDA_ON_CPU
     ModelTest t = gpu_test_create(type, options, "bf16", 2, 16, 61);
-    gpu_train(&t, 0, 2); // the second time it is captured
+    gpu_train(&t, 0, 2); // the second step is captured
     const GpuModel *g = (const GpuModel *)t.model;
     size_t nodes = 0;
     for (const CudaNode *node = g->graphs[0].graph->first; node; node = node->next) nodes++;
@@ -572,7 +568,7 @@ static inline void gpu_create_huge(void *type) {
     model_test_free(&t);
 }
 
-// More than any GPU has: the message says how much is available and what to do.
+// Needs more memory than any GPU has: the message says how much is available and what to do.
 static inline void gpu_check_memory(const ModelType *type) {
     CHECK_FAILS(gpu_create_huge, (void *)type, 1, "out of GPU memory");
     CHECK_FAILS(gpu_create_huge, (void *)type, 1, "--batch");

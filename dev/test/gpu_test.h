@@ -1,4 +1,4 @@
-// The program of GPU tests: that of test.h, which says "skipped" where there is no GPU.
+// main() for GPU tests: like test_main(), but prints "skipped" if there is no GPU.
 #ifndef TEST_GPU_TEST_H
 #define TEST_GPU_TEST_H
 
@@ -8,14 +8,14 @@ extern "C" {
 #include "test.h"
 }
 
-// CUDA does not outlive fork(), by which each case gets a process, so a child looks for the GPU. It
-// ends with one line that says why there is none.
+// Looks for the GPU in a child process, because CUDA does not survive fork() and each case runs in
+// a forked process. Exits with a one-line error if no GPU is available.
 static void gpu_test_probe(void *) {
     char why[512];
     if (!device_available(why, sizeof(why))) fail("%s", why);
 }
 
-// Whether the tests cannot run; prints why and the last line of a test program.
+// Returns whether the tests are skipped; if so, prints the reason and a test program's last line.
 static inline bool gpu_test_skipped(int count) {
     char text[1024];
     if (test_child(gpu_test_probe, NULL, text, sizeof(text)) == 0) return false;

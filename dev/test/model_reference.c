@@ -24,7 +24,7 @@ typedef struct {
     const ParameterTable *table;
 } Reference;
 
-// Euclidean norm of ours - expected, and of expected.
+// Returns the Euclidean norm of ours - expected; stores that of expected in `norm`.
 static double distance(const real *ours, const double *expected, size_t count, double *norm) {
     double error = 0, sum = 0;
     for (size_t i = 0; i < count; i++) {
@@ -39,8 +39,9 @@ static double relative(double value, double expected) {
     return fabs(value - expected) / fabs(expected);
 }
 
-// Of a loss. Hugging Face's classes compute theirs in float32 even where all else is float64, and
-// are wrong in its last digit: of what is a float32, only the error beyond two units there counts.
+// Returns the relative error of a loss. Hugging Face's classes compute the loss in float32 even if
+// everything else is float64, and its last digit is wrong: if `expected` is a float32, only the
+// error beyond two units in the last place counts.
 static double loss_error(double value, double expected) {
     const double error = relative(value, expected);
     const double known = (double)(float)expected == expected ? 2 * (double)FLT_EPSILON : 0;
@@ -69,7 +70,7 @@ static int32_t *read_integers(const Safetensors *file, const char *name, size_t 
     return values;
 }
 
-// Sets the parameters of the file, each one off by up to `perturbation` of itself, and clears the
+// Loads the file's parameters, each changed by up to `perturbation` of itself; clears the
 // optimiser.
 static void load_values(Reference *r, double perturbation) {
     real *values = allocate(r->table->total, sizeof(real), "parameters");
@@ -114,8 +115,8 @@ static Reference reference_open(const ModelType *type, const Safetensors *file,
     return r;
 }
 
-// Of a language model, position i predicts labels[i + 1], the last one of a row nothing; of others,
-// labels[i].
+// In a language model, position i predicts labels[i + 1] and the last one of a row predicts
+// nothing; in others, position i predicts labels[i].
 static void read_targets(const ModelType *type, const int32_t *labels, int64_t batch,
                          int64_t length, int32_t *targets) {
     const int64_t ahead = strcmp(type->task->name, "language") == 0;
@@ -126,15 +127,15 @@ static void read_targets(const ModelType *type, const int32_t *labels, int64_t b
                                           : -1;
 }
 
-// The length of a row of labels, of which there are as many as inputs where there is one side.
+// Returns the length of a row of labels, which equals the inputs' length without a source side.
 static int64_t label_length(const Reference *r, const char *name) {
     const Tensor *labels = safetensors_find(r->file, name);
     return labels && labels->rank > 0 ? labels->shape[labels->rank - 1] : r->setup.length;
 }
 
-// What the model is given: ids (B, S), mask (B, S) or NULL, labels (B, T), S = T but in
-// translation, whose decoder reads the labels shifted right by one, after a 0. inputs, targets (B,
-// T) are the caller's memory.
+// Returns a batch of ids (B, S), mask (B, S) or NULL, and labels (B, T). S = T except in
+// translation, whose decoder reads the labels shifted right by one, after a 0. The caller owns
+// inputs and targets (B, T).
 static Batch make_batch(const Reference *r, const int32_t *ids, const uint8_t *mask,
                         const int32_t *labels, int64_t length, int32_t *inputs, int32_t *targets) {
     const int64_t B = r->setup.batch, T = length;
@@ -155,11 +156,11 @@ static int64_t counted(const int32_t *targets, size_t count) {
     return n;
 }
 
-// The largest error over all parameters, each against PREFIX.NAME; which one it is in `worst`.
+// Returns the largest error of a parameter, each against PREFIX.NAME; stores that one in `worst`.
 static double worst_error(const Reference *r, const char *prefix, const real *ours,
                           const Parameter **worst) {
     double total = 0, largest = 0;
-    for (int pass = 0; pass < 2; pass++) { // the norm of all tensors first
+    for (int pass = 0; pass < 2; pass++) { // first the norm of all tensors
         for (int i = 0; i < r->table->count; i++) {
             const Parameter *p = &r->table->items[i];
             if (p->fixed) continue;
@@ -182,7 +183,7 @@ static double worst_error(const Reference *r, const char *prefix, const real *ou
 typedef struct {
     double logits, loss, gradients, training;
     const Parameter *worst;
-    size_t steps, compared; // of training: in the file, and before rounding takes over
+    size_t steps, compared; // training steps in the file, and those before rounding dominates
 } Errors;
 
 static void compare_batch(Reference *r, Errors *errors) {
@@ -247,7 +248,7 @@ static void trajectory_free(Trajectory *t) {
     free(t->values);
 }
 
-// Trains as the file says, from parameters off by `perturbation`.
+// Trains with the file's settings, from parameters changed by `perturbation`.
 static Trajectory train_steps(Reference *r, size_t steps, double perturbation) {
     const bool labelled = safetensors_find(r->file, "train.labels") != NULL;
     const int64_t T = labelled ? label_length(r, "train.labels") : r->setup.length;
@@ -285,10 +286,10 @@ static Trajectory train_steps(Reference *r, size_t steps, double perturbation) {
     return t;
 }
 
-// Training amplifies rounding, in some models by a factor of 1e14 in 20 steps. How far it does is
-// measured: the same steps are run from parameters that are off by the rounding of this precision,
-// and steps are compared as long as these two runs agree to a tenth of the tolerance. The final
-// parameters are compared if all steps are.
+// Training amplifies rounding, in some models by a factor of 1e14 in 20 steps. To measure this, the
+// same steps are run from parameters perturbed by this precision's rounding. Steps are compared as
+// long as the two runs agree to a tenth of the tolerance, and the final parameters if all steps
+// are.
 static void compare_training(Reference *r, double rounding, double tolerance, Errors *errors) {
     if (!safetensors_metadata(r->file, "train_steps")) return;
     const size_t steps = (size_t)safetensors_integer(r->file, "train_steps", 1, 1000000);

@@ -44,8 +44,8 @@ ModelTest model_test_create(const ModelType *type, const char *options, int64_t 
     t.table = type->parameters(t.model);
     t.values = allocate(t.table->total, sizeof(real), "parameters");
     parameter_initialise(t.table, 1, t.values);
-    // Away from the initial values: gains off 1, biases off 0, matrices large enough that every
-    // path carries weight.
+    // Move away from the initial values: gains off 1, biases off 0, matrices large enough that
+    // every path carries weight.
     Random r = random_stream(2, RANDOM_TEST, 0, 0);
     for (int i = 0; i < t.table->count; i++)
         for (size_t j = 0; j < t.table->items[i].size; j++)
@@ -91,8 +91,8 @@ bool model_test_same(const real *a, const real *b, size_t count) {
 }
 
 // ---- gradients --------------------------------------------------------------
-// The loss with one parameter changed. Only train() drops out and smooths labels, so it is what is
-// differentiated where there is either.
+// Returns the loss with one parameter changed. Only train() applies dropout and label smoothing, so
+// it computes the loss if either is on.
 static double loss_with(ModelTest *t, const Batch *batch, size_t element, double change) {
     const real before = t->values[element];
     t->values[element] = before + (real)change;
@@ -104,8 +104,8 @@ static double loss_with(ModelTest *t, const Batch *batch, size_t element, double
     return loss;
 }
 
-// The larger of `largest` and |x|. Not fmax of doubles: over an array of floats, gcc 12 fails to
-// compile that for arm64.
+// Returns the larger of `largest` and |x|. Not fmax of doubles: over an array of floats, gcc 12
+// fails to compile that for arm64.
 static real larger(real largest, real x) {
     const real size = x < 0 ? -x : x;
     return size > largest ? size : largest;
@@ -158,7 +158,7 @@ void model_check_decoding(ModelTest *t, double tolerance) {
     real worst = 0;
     for (int64_t i = 0; i < T; i++) {
         for (int64_t s = 0; s < S; s++) tokens[s] = batch.inputs[s * T + i];
-        const bool asked = i % 3 != 1; // the tokens between count all the same
+        const bool asked = i % 3 != 1; // the tokens in between still count
         t->type->decode(decoder, tokens, asked ? logits : NULL);
         for (int64_t s = 0; asked && s < S; s++)
             for (int64_t v = 0; v < V; v++)
@@ -189,7 +189,7 @@ void model_check_causality(ModelTest *t) {
 }
 
 // ---- threads and accumulation -----------------------------------------------
-// Loss after a few updates.
+// Returns the loss after a few updates.
 static double train_some(const ModelType *type, const char *options, int threads) {
 #ifdef _OPENMP
     const int before = omp_get_max_threads();
@@ -293,7 +293,7 @@ static void check_padding(const ModelType *type, const char *options) {
     model_test_free(&t);
 }
 
-// check(type, "OPTIONS KIND") for each kind.
+// Runs check(type, "OPTIONS KIND") for each kind.
 static void check_kinds(const ModelKinds *kinds, const char *options,
                         void (*check)(const ModelType *type, const char *options)) {
     for (size_t i = 0; i < kinds->count; i++) {
@@ -344,7 +344,7 @@ void model_test_program(const ModelType *type, const char *arguments) {
 
 static struct {
     const ModelType *type;
-    int calls, flip; // of train(); the one whose gradients are changed, 0: none
+    int calls, flip; // calls of train(), and the one whose gradients are changed (0: none)
 } audited;
 
 static double train_and_flip(void *model, const Batch *batch, double scale) {
@@ -353,7 +353,7 @@ static double train_and_flip(void *model, const Batch *batch, double scale) {
     const size_t total = audited.type->parameters(model)->total;
     real *gradients = allocate(total, sizeof(real), "gradients");
     audited.type->read(model, MODEL_GRADIENTS, gradients);
-    ((unsigned char *)&gradients[total / 2])[sizeof(real) - 1] ^= 1 << 6; // of the exponent
+    ((unsigned char *)&gradients[total / 2])[sizeof(real) - 1] ^= 1 << 6; // a bit of the exponent
     audited.type->write(model, MODEL_GRADIENTS, gradients);
     free(gradients);
     return loss;
@@ -365,7 +365,7 @@ static void run_audited(void *arguments) {
     model_test_program(&type, arguments);
 }
 
-// Runs it and returns the weights' checksum of its last evaluation, fresh.
+// Runs the program and returns the weights' checksum of its last evaluation, as a new string.
 static char *audited_weights(const char *arguments, const char *name) {
     char *all = format_string("%s --output %s", arguments, name), text[1024];
     if (test_child(run_audited, all, text, sizeof(text)) != 0)
@@ -393,7 +393,7 @@ void model_check_audit(const ModelType *type, const char *arguments) {
     // Steps of two micro-batches: the first two steps are not audited, the third is.
     audited.flip = 2 * STEP - 1;
     CHECK_FAILS(run_audited, bad, 1, "--audit: step 3 computed twice differs: loss ");
-    audited.flip = 2 * STEP + 2; // the repetition
+    audited.flip = 2 * STEP + 2; // in the repetition
     bad[strlen(bad) - 1] = 'c';
     CHECK_FAILS(run_audited, bad, 1, "--audit: step 3 computed twice differs: loss ");
     audited.flip = 0;
@@ -403,7 +403,7 @@ void model_check_audit(const ModelType *type, const char *arguments) {
 
 static const char *const own_precision = sizeof(real) == sizeof(double) ? "double" : "float";
 
-// The same program of the float build.
+// Runs the same program of the float build.
 static _Noreturn void run_float_build(char **argv) {
     const char *path = format_string("%s/bin/%s", FLOAT_BUILD, path_name(argv[0]));
     execv(path, argv);

@@ -1,16 +1,16 @@
-// Replays the beginning of what record.c recorded, and leaves what a machine that lost its power
-// there may have on its disk. power.sh builds and uses it:
+// Replays the beginning of a journal of record.c and leaves on the disk what may remain if the
+// machine loses power there. power.sh builds and uses it:
 //
-//   power JOURNAL EVENTS MODE DIR   replays so many events over what DIR holds, which is on the
-//   disk power JOURNAL                   prints the number of events
+//   power JOURNAL EVENTS MODE DIR   replays that many events over DIR, whose contents are on disk
+//   power JOURNAL                   prints the number of events
 //
-//   MODE   lost    of names and bytes only what was synced: a name by fsync() of its directory, the
-//                  bytes by fsync() of the file
-//          names   all names, but bytes that were not synced are missing: files are short or empty
-//          zeros   likewise, with zeros in the place of those bytes
-//          torn    all names, the first half of those bytes
-//          data    all bytes, but only names that were synced
-//          last    all bytes, and of changes of names that were not synced only the last one
+//   MODE   lost    only synced names and bytes: a name by fsync() of its directory, bytes by
+//                  fsync() of the file
+//          names   all names, but unsynced bytes are missing: files are short or empty
+//          zeros   the same, with zeros instead of the unsynced bytes
+//          torn    all names, and the first half of the unsynced bytes
+//          data    all bytes, but only synced names
+//          last    all bytes, and only the last one of the unsynced changes of names
 //
 // Prints the name of the newest weights that were complete on the disk, if any.
 #include <dirent.h>
@@ -30,7 +30,7 @@ typedef struct {
 } File;
 
 typedef struct {
-    char path[PATH_SIZE], target[PATH_SIZE]; // of a symbolic link
+    char path[PATH_SIZE], target[PATH_SIZE]; // target of a symbolic link
     int file;                                // its number; 0: a link, -1: a directory
 } Entry;
 
@@ -42,7 +42,7 @@ typedef struct {
 static File files[FILES];
 static int file_count = 1;
 static int opened[FILES];              // the file of each open()
-static Names now, synced, before_last; // names: all, those on the disk
+static Names now, synced, before_last; // current, on the disk, before the last change
 
 static _Noreturn void stop(const char *what, const char *detail) {
     fprintf(stderr, "power: %s: %s\n", what, detail);
@@ -111,7 +111,7 @@ static void add(File *file, const char *bytes, size_t size) {
     file->size += size;
 }
 
-// What the directory holds at the beginning is on the disk.
+// Loads the initial contents of the directory, which are on the disk.
 static void load(const char *path) {
     DIR *directory = opendir(path);
     if (!directory) return;
@@ -141,7 +141,7 @@ static void load(const char *path) {
 
 // ---- events -----------------------------------------------------------------
 
-// One event of the journal; false: the end.
+// Replays one event of the journal, or only counts it; returns false at the end.
 static bool replay(FILE *journal, bool counts) {
     char line[3 * PATH_SIZE], a[PATH_SIZE] = "", b[PATH_SIZE] = "";
     int number = 0;
@@ -182,7 +182,7 @@ static bool replay(FILE *journal, bool counts) {
     return true;
 }
 
-// ---- what is left -----------------------------------------------------------
+// ---- result on the disk -----------------------------------------------------
 
 static void write_file(const char *path, const File *file, const char *mode) {
     const bool all = strcmp(mode, "data") == 0 || strcmp(mode, "last") == 0;
@@ -221,7 +221,7 @@ static void write_all(Names *names, const char *mode, const char *root) {
     }
 }
 
-// Applies to the names on the disk the last change alone.
+// Applies only the last change to the names on the disk.
 static void apply_last(void) {
     for (int i = 0; i < before_last.count; i++)
         if (!find(&now, before_last.entries[i].path)) drop(&synced, before_last.entries[i].path);

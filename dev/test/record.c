@@ -1,11 +1,11 @@
-// A library to be preloaded: records what a program does to the files below one directory, so that
-// power.c can replay what a crash at any moment may leave. Only one program, one thread.
+// LD_PRELOAD library: records how a program changes the files below one directory, so that power.c
+// can replay what a crash at any moment may leave. Supports only one program with one thread.
 //
-//   RECORD_DIR   the directory, as the program writes it
-//   RECORD_TO    the file that receives a line for each event, and the bytes of each write:
+//   RECORD_DIR   the directory, as the program spells it
+//   RECORD_TO    the file that receives one line per event, and the bytes of each write:
 //                open FILE PATH / trunc FILE SIZE / write FILE SIZE / sync FILE / syncdir PATH /
 //                mkdir PATH / rename FROM TO / unlink PATH / rmdir PATH / symlink PATH TARGET
-//                FILE counts the calls of open()
+//                FILE is the number of the open() call
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <stdarg.h>
@@ -21,7 +21,7 @@ enum { DESCRIPTORS = 1024 };
 static const char *directory;
 static int journal = -1;
 static int files[DESCRIPTORS];         // number of the file; 0: not recorded
-static char *directories[DESCRIPTORS]; // its path; NULL: not a directory
+static char *directories[DESCRIPTORS]; // path of a directory; NULL: not a directory
 
 static void *next(const char *name) {
     void *function = dlsym(RTLD_NEXT, name);
@@ -122,7 +122,7 @@ int close(int file) {
 }
 
 // NOLINTBEGIN(bugprone-macro-parentheses): parameters and arguments are lists
-// Defines a function that is recorded where it succeeds.
+// Defines a function that is recorded if it succeeds.
 #define RECORD(name, parameters, arguments, path, ...)                                             \
     int name parameters {                                                                          \
         static int(*real) parameters;                                                              \

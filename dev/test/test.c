@@ -13,9 +13,9 @@
 #include <omp.h>
 #endif
 
-enum { CASE_SECONDS = 600, BODY_SECONDS = 120 }; // a test that hangs is one that fails
+enum { CASE_SECONDS = 600, BODY_SECONDS = 120 }; // a test that hangs fails
 
-// The running case. CHECK has no argument that could carry it.
+// State of the running case; global, because CHECK has no argument to pass it.
 static struct {
     int failures;
     char directory[256];
@@ -42,7 +42,7 @@ void test_fail(const char *file, int line, const char *format, ...) {
 
 void test_close(const char *file, int line, const char *what, double value, double expected,
                 double tolerance) {
-    if (!(fabs(value - expected) <= tolerance)) // also where one is NaN
+    if (!(fabs(value - expected) <= tolerance)) // also if one is NaN
         test_fail(file, line, "%s is %.9g, expected %.9g within %.3g", what, value, expected,
                   tolerance);
 }
@@ -55,7 +55,7 @@ void test_text(const char *file, int line, const char *what, const char *value,
 }
 
 // ---- children ---------------------------------------------------------------
-// Reads until the end; what does not fit is read and dropped, so that the writer does not block.
+// Reads to the end; discards what does not fit, so that the writer does not block.
 static void read_all(int fd, char *text, size_t size) {
     size_t used = 0;
     char rest[4096];
@@ -96,7 +96,7 @@ int test_child(void (*body)(void *), void *argument, char *text, size_t size) {
         close(ends[0]);
         close(ends[1]);
         alarm(BODY_SECONDS);
-        test_set_threads(1); // the parent's threads are not there after fork()
+        test_set_threads(1); // the parent's threads do not exist after fork()
         body(argument);
         fflush(NULL);
         _exit(0);
@@ -166,8 +166,8 @@ static void run_case(const TestCase *test) {
     exit(running.failures > 0);
 }
 
-// Each case runs in a process of its own: one that crashes, ends or changes the process is one
-// failure, and the next one starts clean.
+// Runs each case in its own process: a case that crashes, exits or changes the process is one
+// failure, and the next case starts clean.
 static bool case_passes(const char *suite, const TestCase *test) {
     make_directory();
     fflush(NULL);

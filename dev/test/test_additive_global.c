@@ -1,5 +1,4 @@
-// Additive attention over a whole sequence against its definition, and its gradients against
-// differences.
+// Additive attention over a whole sequence against its definition; gradients against differences.
 #include "additive_global.h"
 #include "memory.h"
 #include "random.h"
@@ -23,7 +22,7 @@ static void fill(Random *random, real *x, size_t count) {
     for (size_t i = 0; i < count; i++) x[i] = (real)random_normal(random);
 }
 
-// With `hidden`, every so many-th token is padding; 1: all are. 0: none.
+// `hidden`: every hidden-th token is padding; 1: all, 0: none.
 static Problem *problem_create(size_t hidden) {
     Problem *p = allocate(1, sizeof(*p), "test");
     Random random = random_stream(1, RANDOM_TEST, 0, (uint32_t)hidden);
@@ -54,13 +53,13 @@ static void forward(const Problem *p, real *y) {
     additive_global_forward(p->attention, (Matrix){y, C, false}, p->weights, &in);
 }
 
-// Number d of head h of row `row` of queries (0), keys (1) or values (2).
+// Returns element d of head h in row `row` of queries (0), keys (1) or values (2), with its bias.
 static double element(const Problem *p, size_t row, size_t part, size_t h, size_t d) {
     const size_t column = part * C + h * D + d;
     return (double)p->qkv[row * 3 * C + column] + (double)p->bias[column];
 }
 
-// pooled (D) = pool(x, w) of x (T, D) of sequence b.
+// Computes pooled (D) = pool(x, w) of x (T, D) of sequence b.
 static void expect_pool(const Problem *p, size_t b, double x[T][D], const real *w, double *pooled) {
     double total = 0;
     for (size_t d = 0; d < D; d++) pooled[d] = 0;
@@ -136,7 +135,7 @@ static void test_gradients(void) {
     }
 }
 
-// The weights of both poolings of a head sum to 1.
+// The weights of each of a head's two poolings sum to 1.
 static void test_measure(void) {
     Problem *p = problem_create(3);
     const AttentionInput in = input_of(p);

@@ -1,5 +1,5 @@
-// What must hold of an arena: arrays lie apart but for those that share, all aligned and zero;
-// sizes that overflow end the program. And of what plans its memory there.
+// An arena's arrays are disjoint unless they share memory, aligned and zeroed; sizes that overflow
+// end the program. Also tests the modules that plan their memory in an arena.
 #include "arena.h"
 #include "classifier.h"
 #include "cosine_attention.h"
@@ -83,7 +83,7 @@ static void test_overflow(void) {
     CHECK_FAILS(carve_too_much, NULL, 1, "no memory for the second");
 }
 
-// With less and less address space.
+// Checks the available memory under decreasing limits on the address space.
 static void limit_memory(void *unused) {
     (void)unused;
     struct rlimit limit;
@@ -100,14 +100,14 @@ static void limit_memory(void *unused) {
 
 static void test_available(void) {
     CHECK(memory_available() > 1 << 20);
-#ifndef __SANITIZE_ADDRESS__ // which takes more address space than any limit
+#ifndef __SANITIZE_ADDRESS__ // needs more address space than any limit
     CHECK_FAILS(limit_memory, NULL, 1, "less and less");
 #else
     (void)limit_memory;
 #endif
 }
 
-// All that a packed weight, a classifier and attention need is counted before it is taken.
+// All memory of a packed weight, a classifier and attention is counted before it is allocated.
 static void test_working_memory(void) {
     enum { V = 1000, C = 32, ROWS = 64 };
     Gemm *gemm = gemm_create(PRECISION_FLOAT32);
@@ -115,7 +115,7 @@ static void test_working_memory(void) {
     GemmWeight *weight = gemm_weight_create(gemm, 2 * C, C, WEIGHT_OUT_IN, "packed weights");
     gemm_weight_carve(weight, arena);
     const size_t with_weight = arena_bytes(arena);
-    CHECK(with_weight >= (size_t)2 * 2 * C * C * sizeof(real)); // for both directions
+    CHECK(with_weight >= (size_t)2 * 2 * C * C * sizeof(real)); // forward and backward
     Classifier *classifier = classifier_create(gemm, V, C, ROWS, 1);
     classifier_carve(classifier, arena);
     const size_t packed = (size_t)2 * V * C, exponentials = (size_t)ROWS * V;

@@ -1,5 +1,5 @@
-// Both kinds of attention against their definitions with all Tq x Tk weights, computed in double:
-// causal, bidirectional, and of one sequence to another.
+// Softmax and cosine attention against their definitions with all Tq x Tk weights, computed in
+// double: causal, bidirectional, and from one sequence to another.
 #include "arena.h"
 #include "bf16.h"
 #include "cosine_attention.h"
@@ -29,25 +29,25 @@ typedef struct {
     Shape shape;
     size_t batch, length, heads, size; // B, Tq, H, D
     size_t keys;                       // Tk; 0: as many as queries
-    bool fixed;                        // cosine: the power is `power`
+    bool fixed;                        // cosine: the power is fixed at `power`
     double power;
     double sink, rate;
     double spread; // standard deviation of queries and keys
     size_t window; // keys that a causal query sees; 0: all
-    bool holes;    // keys that are padding: here and there, and the first of sequence 1
+    bool holes;    // some keys are padding, among them the first of sequence 1
     bool bias;
     Precision precision;
 } Setting;
 
-// Queries, keys and values lie as models have them: in self-attention side by side in `x`, in
-// cross-attention queries in `x`, keys and values side by side in `kv`; their biases and gradients
-// alike.
+// Queries, keys and values are stored as in models: in self-attention side by side in `x`; in
+// cross-attention queries in `x`, keys and values side by side in `kv`; so are biases and
+// gradients.
 typedef struct {
     Setting is;
     size_t channels, keys; // C, Tk
     size_t rows, key_rows; // B Tq, B Tk
     real *x, *kv, *bias, *kv_bias, *dy, *exponent;
-    size_t x_count, kv_count, x_columns, kv_columns; // numbers in all, and of a row
+    size_t x_count, kv_count, x_columns, kv_columns; // numbers in total and per row
     uint8_t *mask;
     Dropout dropout;
 } Problem;
@@ -56,7 +56,7 @@ typedef struct {
     real *y, *logsumexp, *dx, *dkv, *dbias, *dkv_bias, *dexponent;
 } Result;
 
-// The same by definition, but for all gradients of a kind in one array: queries', keys', values'.
+// The same by the definition, with separate gradients of queries, keys and values.
 typedef struct {
     double *y, *logsumexp, *d[3], *dbias[3], *dexponent;
 } Expected;
@@ -124,7 +124,7 @@ static void result_free(Result *r) {
     free(r->dexponent);
 }
 
-// ---- ours -------------------------------------------------------------------
+// ---- implementation ---------------------------------------------------------
 
 static const uint64_t FIRST_ROW = 3;
 
@@ -148,7 +148,7 @@ static AttentionGradients gradients_of(const Problem *p, const Result *r) {
                : attention_self_gradients(dx, r->dbias, p->channels);
 }
 
-static Arena *arena; // of the attention that is tested, one at a time
+static Arena *arena; // of the attention under test, one at a time
 
 static SoftmaxAttention *softmax_carved(SoftmaxAttention *a, bool training) {
     arena = arena_create();
@@ -220,13 +220,13 @@ static Result run(const Problem *p, bool backward) {
     return r;
 }
 
-// ---- the definition ---------------------------------------------------------
+// ---- definition -------------------------------------------------------------
 
 static double *zeros(size_t count) {
     return allocate(count, sizeof(double), "numbers");
 }
 
-// Element d of a head's query, key or value in a row; its bias.
+// Returns element d of a head's query, key or value in a row, with its bias.
 static double element(const Problem *p, size_t row, size_t which, size_t h, size_t d) {
     const bool other = p->is.shape == CROSS && which > 0;
     const size_t columns = other ? p->kv_columns : p->x_columns;
@@ -247,18 +247,18 @@ static bool visible(const Problem *p, size_t row) {
     return !p->mask || p->mask[row];
 }
 
-// Keys up to the last that query i could see, padding among them.
+// Returns the number of keys up to the last one that query i could see, including padding.
 static size_t keys_of(const Problem *p, size_t i) {
     return p->is.shape == CAUSAL ? i + 1 : p->keys;
 }
 
-// Whether query i of sequence b sees key j.
+// Returns whether query i of sequence b sees key j.
 static bool sees(const Problem *p, size_t b, size_t i, size_t j) {
     return visible(p, b * p->keys + j) && j < keys_of(p, i) &&
            (p->is.window == 0 || i < j + p->is.window);
 }
 
-// What dropout multiplies weight (b, h, i, j) with.
+// Returns the dropout factor of weight (b, h, i, j).
 static double factor(const Problem *p, size_t b, size_t h, size_t i, size_t j) {
     if (p->is.rate == 0) return 1;
     const uint64_t padded = (p->keys + 127) / 128 * 128;
@@ -279,7 +279,7 @@ static void add_gradient(const Problem *p, Expected *e, size_t to, size_t which_
     }
 }
 
-// y_i and the gradient of values: y_i = sum_j w_j f_j v_j
+// Adds y_i = sum_j w_j f_j v_j and the gradients of the values.
 static void expect_values(const Problem *p, Expected *e, size_t b, size_t h, size_t i,
                           const double *w) {
     const size_t first = b * p->keys, row = b * p->is.length + i, c = p->channels,
@@ -386,14 +386,15 @@ static void expected_free(Expected *e) {
 }
 
 // ---- comparison -------------------------------------------------------------
-// Largest difference over the largest number expected (or `least`); infinite numbers must be equal.
+// Fails if the largest difference exceeds `tolerance` times the largest expected magnitude (or
+// `least`); infinite numbers must be equal.
 static void compare(const char *what, const Setting *is, const real *x, const double *expected,
                     size_t count, double least, double tolerance) {
     double error = 0, greatest = least;
     for (size_t i = 0; i < count; i++) {
         if (isinf(expected[i]) && (double)x[i] == expected[i]) continue;
         const double difference = fabs((double)x[i] - expected[i]);
-        if (!(difference <= error) && !isnan(error)) error = difference; // NaN, too
+        if (!(difference <= error) && !isnan(error)) error = difference; // also NaN
         greatest = fmax(greatest, fabs(expected[i]));
     }
     if (error <= tolerance * greatest) return;
@@ -408,7 +409,7 @@ static void compare(const char *what, const Setting *is, const real *x, const do
         error / greatest);
 }
 
-// The largest gradient to a query, key or value, at least 1e-3.
+// Returns the largest gradient of a query, key or value, at least 1e-3.
 static double largest_gradient(const Problem *p, const Expected *e) {
     double largest = 1e-3;
     for (size_t which = 0; which < 3; which++) {
@@ -418,8 +419,7 @@ static double largest_gradient(const Problem *p, const Expected *e) {
     return largest;
 }
 
-// The gradients of queries, keys or values, and to their bias, where all of them are at most
-// `largest`.
+// Compares the gradients of queries, keys or values and of their bias; all are at most `largest`.
 static void compare_gradients(const Problem *p, const Result *r, const Expected *e, size_t which,
                               double largest, double tolerance) {
     const bool other = p->is.shape == CROSS && which > 0;
@@ -459,7 +459,7 @@ static void check(Setting is) {
     if (is.kind == SOFTMAX)
         compare("logsumexp", &is, r.logsumexp, e.logsumexp, p.rows * is.heads, 1, tolerance);
     else
-        // A sum over all rows, in which bf16's errors do not cancel as its terms do.
+        // A sum over all rows, whose terms cancel while bf16's errors do not.
         compare("dexponent", &is, r.dexponent, e.dexponent, is.heads, 1,
                 is.precision == PRECISION_BFLOAT16 ? 2 * tolerance : tolerance);
     expected_free(&e);
@@ -483,7 +483,7 @@ static void check_shapes(Setting is) {
     }
 }
 
-// Each shape with those lengths: of keys, too, in cross-attention.
+// Checks the other shapes with these lengths, in cross-attention also as numbers of keys.
 static void check_other_shapes(Setting is) {
     is.shape = BOTH_WAYS;
     check_shapes(is);
@@ -500,7 +500,7 @@ static void check_other_shapes(Setting is) {
     is.keys = 140;
     check(is);
     is.length = 40;
-    is.keys = 600; // several tiles of keys, and of units of work
+    is.keys = 600; // several tiles of keys and units of work
     check(is);
 }
 
@@ -526,7 +526,7 @@ static void test_softmax(void) {
     check(is);
     is.size = 8;
     is.length = 130;
-    is.heads = 33; // more heads than the backward pass wants units of work
+    is.heads = 33; // more heads than units of work in the backward pass
     check(is);
 }
 
@@ -570,10 +570,10 @@ static void test_softmax_shapes(void) {
     check_other_shapes(is);
 }
 
-// As sentences are.
+// Many short sequences, like sentences.
 static void test_softmax_sentences(void) {
     Setting is = PLAIN;
-    is.batch = 70; // more than there are blocks of sums
+    is.batch = 70; // more than the blocks of sums
     is.rate = 0.3;
     is.holes = is.bias = true;
     for (is.length = 3; is.length < 40; is.length += 14) {
@@ -631,10 +631,10 @@ static void test_cosine_bf16(void) {
     check(is);
 }
 
-// Windows: of one key, at the edges of tiles of all engines, and larger than the sequence.
+// Windows of one key, at the tile edges of all engines, and larger than the sequence.
 static const size_t WINDOWS[] = {1, 2, 31, 32, 33, 64, 100, 128, 129, 256, 400, 5000};
 
-// Sequences of one, two and more tiles of keys; short ones, too.
+// Sequences of one, two and more tiles of keys, and short ones.
 static void check_windows(Setting is) {
     static const size_t lengths[] = {1, 40, 65, 300};
     for (size_t l = 0; l < sizeof(lengths) / sizeof(*lengths); l++) {
@@ -645,7 +645,7 @@ static void check_windows(Setting is) {
         }
     }
     is.batch = 1;
-    is.heads = 1; // most parts of the backward pass
+    is.heads = 1; // the most parts in the backward pass
     is.length = 1100;
     is.window = 200;
     check(is);
@@ -660,7 +660,7 @@ static void test_windows(void) {
     is.rate = 0.3;
     check_windows(is);
     is.precision = PRECISION_BFLOAT16;
-    is.bias = false; // whose gradient, a sum over rows, has the errors of all
+    is.bias = false; // its gradient, a sum over rows, has the errors of all
     is.sink = 0;
     is.size = 64;
     check_windows(is);
@@ -680,7 +680,7 @@ static void test_windows_long(void) {
     check(is);
 }
 
-// A window as long as the sequence, or longer, changes no bit.
+// A window at least as long as the sequence changes no bit.
 static void test_windows_that_hide_nothing(void) {
     for (int kind = 0; kind < 4; kind++) {
         Setting is = PLAIN;
@@ -707,7 +707,7 @@ static const Tensor *tensor_of(const Safetensors *file, const char *name) {
     return tensor;
 }
 
-// Columns (M, C) from `column` on of x, rows of `stride`, by the norm of the difference.
+// Compares columns (M, C) from `column` of x, with rows of `stride`, by the norm of the difference.
 static void compare_tensor(const Safetensors *file, const char *name, const real *x, size_t stride,
                            size_t column) {
     const Tensor *tensor = tensor_of(file, name);
@@ -770,7 +770,7 @@ static double loss(const Problem *p) {
     return sum;
 }
 
-// Central differences of every step-th number.
+// Checks every step-th number against central differences.
 static void check_gradient(const char *what, const Problem *p, real *x, const real *gradient,
                            size_t count, size_t step) {
     const double h = 1e-5;
@@ -800,7 +800,7 @@ static void check_gradients(Setting is) {
     problem_free(&p);
 }
 
-// In double alone: in float, differences are too coarse.
+// Only in double: in float, differences are too coarse.
 static void test_gradients(void) {
     if (sizeof(real) < sizeof(double)) return;
     for (Shape shape = CAUSAL; shape <= CROSS; shape++) {
@@ -824,7 +824,7 @@ static void test_gradients(void) {
 
 enum { EXAMPLE = 5, EXAMPLE_SIZE = 8 };
 
-// The weights that one query gives to keys with these scores: values are unit vectors.
+// Computes the weights that one query gives to keys with these scores; the values are unit vectors.
 static void weights_of(const double *scores, double sink, real *weights) {
     real qkv[EXAMPLE][3][EXAMPLE_SIZE] = {0}, y[EXAMPLE][EXAMPLE_SIZE];
     for (size_t j = 0; j < EXAMPLE; j++) {
@@ -867,13 +867,13 @@ static void test_published_examples(void) {
     }
 }
 
-// Scores up to 1e4: most weights are 0 or 1, and differences of scores carry the rounding of 1e4.
+// With scores up to 1e4, most weights are 0 or 1, and score differences carry the rounding of 1e4.
 static void test_large_scores(void) {
     Setting is = PLAIN;
     is.spread = 50;
     for (int kind = 0; kind < 4; kind++) {
         is.sink = kind % 2;
-        is.length = kind < 2 ? 65 : 300; // also where a later tile has the largest score
+        is.length = kind < 2 ? 65 : 300; // also with the largest score in a later tile
         Problem p = problem_create(is);
         Result r = run(&p, true);
         Expected e = expect(&p);
@@ -907,8 +907,7 @@ static void test_only_padding(void) {
     }
 }
 
-// A sequence of nothing but padding next to one with tokens: its queries get 0 and send nothing
-// anywhere.
+// A sequence of only padding next to one with tokens: its queries get 0 and propagate no gradient.
 static void test_only_padding_both_ways(void) {
     for (int kind = 0; kind < 6; kind++) {
         Setting is = kind % 3 == 2 ? cosine_setting() : PLAIN;
@@ -930,7 +929,7 @@ static void test_only_padding_both_ways(void) {
     }
 }
 
-// What diverged must show: the training loop looks for it in the loss.
+// NaN must propagate to the output: the training loop detects divergence by the loss.
 static void test_nan(void) {
     for (int kind = 0; kind < 2; kind++) {
         const Setting is = kind == 1 ? cosine_setting() : PLAIN;
@@ -960,7 +959,7 @@ static void test_cosine_zero_vector(void) {
     problem_free(&p);
 }
 
-// ---- the rest ---------------------------------------------------------------
+// ---- other tests ------------------------------------------------------------
 
 static void test_decode(void) {
     static const size_t windows[] = {0, 0, 0, 0, 1, 50, 128, 1, 100};
@@ -1028,7 +1027,7 @@ static void test_threads(void) {
     }
 }
 
-// Memory that held a larger batch, even one of NaN, gives what fresh memory gives.
+// Memory that held a larger batch, even of NaN, gives the same results as fresh memory.
 static void check_smaller_batch(Setting is, size_t length) {
     Problem large = problem_create(is);
     for (size_t i = 0; i < large.x_count; i++) large.x[i] = NAN;
@@ -1069,7 +1068,7 @@ static void test_smaller_batch(void) {
     }
 }
 
-// A batch in two halves, as gradient accumulation takes it, drops the same weights.
+// Two halves of a batch, as in gradient accumulation, drop the same weights.
 static void test_first_row(void) {
     Setting is = PLAIN;
     is.rate = 0.5;
@@ -1090,7 +1089,7 @@ static void test_first_row(void) {
     problem_free(&whole);
 }
 
-// What the next product reads in bf16 is the same, rounded.
+// Output in bf16, for the next product, is the rounded output.
 static void test_bf16_output(void) {
     for (int kind = 0; kind < 2; kind++) {
         const Setting is = kind == 1 ? cosine_setting() : PLAIN;
@@ -1116,7 +1115,7 @@ static void test_bf16_output(void) {
     }
 }
 
-// The backward pass takes y in bf16, whose rounding is all that differs.
+// With y in bf16, the backward pass differs only by the rounding of y.
 static void test_bf16_y_backward(void) {
     const Setting is = PLAIN;
     Problem p = problem_create(is);
@@ -1141,7 +1140,7 @@ static void test_bf16_y_backward(void) {
     problem_free(&p);
 }
 
-// More sequences, or keys, than there is memory for.
+// More sequences or keys than the memory was planned for.
 static void too_large(void *argument) {
     const Setting *is = argument;
     Problem p = problem_create(*is), smaller = p;
@@ -1219,7 +1218,7 @@ static void test_exp2(void) {
         for (size_t i = 0; i < sizeof(special) / sizeof(*special); i++)
             CHECK(tile_exp2((TileVector){0} + special[i], rough)[0] == 0);
         CHECK(isnan(tile_exp2((TileVector){0} + (real)NAN, rough)[0]));
-        for (int n = -126; n < 128; n++) // exactly
+        for (int n = -126; n < 128; n++) // exact
             CHECK(tile_exp2((TileVector){0} + (real)n, rough)[0] == (real)ldexp(1, n));
     }
 }

@@ -1,5 +1,4 @@
-// --attention and --windows: which layer gets which kind and window, and one line for what does not
-// fit.
+// --attention and --windows: the kind and window of each layer, and one-line error messages.
 #include "attention_options.h"
 #include "memory.h"
 #include "test.h"
@@ -18,7 +17,7 @@ static Options *make_options(const char *attention, const char *windows) {
     return options;
 }
 
-// expected: "additive:4 additive softmax", a layer each, without what is global.
+// expected: "additive:4 additive softmax", one word per layer; global windows are omitted.
 static void check(const char *attention, const char *windows, size_t layers, bool causal,
                   const char *expected) {
     Options *options = make_options(attention, windows);
@@ -51,7 +50,7 @@ static void test_layers(void) {
     check("softmax,additive", "global", 2, false, "softmax additive");
 }
 
-// What decoding keeps of 1,000 tokens, with 8 channels in 2 heads.
+// The numbers that decoding keeps of 1,000 tokens, with 8 channels in 2 heads.
 static void test_state(void) {
     static const struct {
         const char *attention;
@@ -64,7 +63,7 @@ static void test_state(void) {
         Options *options = make_options(all[i].attention, "global");
         AttentionPlan *plan = attention_plans(options, 1, 100, true);
         CHECK(attention_types[plan->kind].state(plan, 8, 2, 1000) == all[i].numbers);
-        plan->groups = 1; // one head of keys for both of queries
+        plan->groups = 1; // both query heads share one head of keys
         if (attention_types[plan->kind].compares && attention_types[plan->kind].scores)
             CHECK(attention_types[plan->kind].state(plan, 8, 2, 1000) == all[i].numbers / 2);
         free(plan);
@@ -72,7 +71,7 @@ static void test_state(void) {
     }
 }
 
-// What --help calls the kinds is what there is.
+// --help lists the kinds that exist.
 static void test_names(void) {
     char *names = copy_string("");
     for (int kind = 0; kind < ATTENTION_KINDS; kind++)
@@ -82,7 +81,7 @@ static void test_names(void) {
     free(names);
 }
 
-// A checkpoint that says nothing of an option that is implied has the default.
+// If a checkpoint omits an implied option, the option has its default.
 static void test_implied(void) {
     Options *options = make_options("additive", "global");
     Metadata *rows = NULL;
@@ -112,8 +111,7 @@ static void test_implied(void) {
     options_free(options);
 }
 
-// Of causal attention in 4 layers of 100 positions; in both directions where it begins with "both
-// ".
+// Parses "ATTENTION WINDOWS" for 4 layers of 100 positions, causal without the prefix "both ".
 static void parse(void *attention_and_windows) {
     char text[100];
     snprintf(text, sizeof(text), "%s", (const char *)attention_and_windows);

@@ -1,5 +1,5 @@
-// Blocks, in a model of two stacks as small as can be: an encoder (embedding and its end) and a
-// decoder (embedding of the same table, cross-attention, feed-forward network with ReLU, head). Its
+// Blocks in a minimal model of two stacks: an encoder (embedding and final norm) and a decoder
+// (embedding with the same table, cross-attention, feed-forward network with ReLU, head). Its
 // gradients are checked against central differences.
 #include "blocks.h"
 #include "embedding.h"
@@ -23,12 +23,12 @@ typedef struct {
     CpuModel base;
     LayerPlan layer;
     AttentionShared attention;
-    Embedding source, target; // of one table
+    Embedding source, target; // share one table
     Encoded encoded;
     CrossAttentionBlock cross;
     FfnBlock ffn;
     OutputHead head;
-    real *read, *x[3]; // (B S, C); of (B T, C)
+    real *read, *x[3]; // (B S, C); each (B T, C)
     real *sinusoids;   // (S, C)
 } Pair;
 
@@ -167,7 +167,7 @@ static double pair_train(Pair *p, const Batch *batch, double scale) {
     return loss;
 }
 
-// Both sides padded, one source to a single token; targets that do not count.
+// Both sides have padding, one source is a single token, and some targets do not count.
 typedef struct {
     int32_t source[B * S], inputs[B * T], targets[B * T];
     uint8_t source_mask[B * S], mask[B * T];
@@ -196,7 +196,7 @@ static void example_create(Example *e) {
                        .step = 3};
 }
 
-// Away from the initial values: gains off 1, biases off 0.
+// Draws values away from the initial ones: gains off 1, biases off 0.
 static real *draw_values(const ParameterTable *table) {
     real *values = allocate(table->total, sizeof(real), "parameters");
     parameter_initialise(table, 1, values);
@@ -207,7 +207,7 @@ static real *draw_values(const ParameterTable *table) {
     return values;
 }
 
-// The loss with values + change * direction (total).
+// Returns the loss with values + change * direction (total).
 static double loss_at(Pair *p, const Batch *batch, const real *values, const real *direction,
                       double change) {
     const size_t total = p->base.state.table.total;
@@ -218,7 +218,7 @@ static double loss_at(Pair *p, const Batch *batch, const real *values, const rea
     return pair_train(p, batch, 0);
 }
 
-// The derivative of the loss in a direction, by its gradient and by central differences.
+// Compares the derivative of the loss in a direction, from the gradient, with central differences.
 static void check_direction(Pair *p, const Batch *batch, const real *values, const real *gradients,
                             const real *direction, const char *what) {
     const double step = sizeof(real) == sizeof(double) ? 1e-6 : 1e-3,
@@ -236,8 +236,8 @@ static void check_direction(Pair *p, const Batch *batch, const real *values, con
                   expected, difference);
 }
 
-// Along the gradient; in double for some elements of each parameter as well (in float, single ones
-// drown in rounding or meet a bend of ReLU).
+// Checks the direction of the gradient; in double also single elements of each parameter (in float
+// they drown in rounding or hit the kink of ReLU).
 static void check_gradients(Pair *p, const Batch *batch) {
     enum { SAMPLES = 6 };
     const ParameterTable *table = cpu_model_parameters(p);
@@ -266,7 +266,7 @@ static void check_gradients(Pair *p, const Batch *batch) {
     free(gradients);
 }
 
-// The token of padding learns here as any other does: central differences know no exception.
+// The padding token learns like any other here: central differences make no exception.
 static void check_pair(const Kind *kind) {
     Options *options = make_options();
     if (kind->dropout) options_set(options, OPT_DROPOUT, kind->dropout, "test");

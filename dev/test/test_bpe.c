@@ -1,5 +1,5 @@
-// Byte-level BPE. What the tokenizers library of Hugging Face makes of a small text with everything
-// in it is in dev/test/bpe; check_bpe.py made it, and compares larger texts.
+// Byte-level BPE. dev/test/bpe has the output of Hugging Face's tokenizers library for a small text
+// with all cases; check_bpe.py made it and compares larger texts.
 #include "bpe.h"
 #include "bpe_file.h"
 #include "bytes.h"
@@ -59,19 +59,19 @@ static void test_other_words(void) {
     check_words(BPE_GPT2_NUMBERS, "a12  34 b", "a|12|  |34| b");
 }
 
-// Words before and after a cut are those of the whole.
+// The words before and after a cut are those of the whole text.
 static void test_cut(void) {
     const Text text = text_of("abc def.\n\n ghi\u00e9 jkl");
     CHECK(bpe_words_cut(BPE_GPT2, text, 1, false) == 3);
     CHECK(bpe_words_cut(BPE_GPT2, text, 4, false) == 8);
     CHECK(bpe_words_cut(BPE_GPT2, text, 9, false) ==
-          text.size); // it does not know the space after the e with its accent
+          text.size); // the space after the accented e is not recognised
     CHECK(bpe_words_cut(BPE_GPT2, text_of("abc"), 2, false) == 3);
     CHECK(bpe_words_cut(BPE_GPT2, text, 4, true) == text.size);
     CHECK(bpe_words_cut(BPE_GPT4, text_of("a.\nb c"), 1, false) == 4);
 }
 
-// ---- against the library ----------------------------------------------------
+// ---- comparison with the library --------------------------------------------
 
 static void check_tokens(const Bpe *bpe, Text text, const char *path) {
     FileMap file = file_map(path);
@@ -107,7 +107,7 @@ static void test_encoding(void) {
 
 static void check_equal(const Bpe *a, const Bpe *b) {
     CHECK(a->count == b->count && a->pairs.count == b->pairs.count);
-    int32_t token = 0, merge = 0; // the first ones that differ
+    int32_t token = 0, merge = 0; // the first difference
     while (token < a->count && token < b->count && a->tokens[token].size == b->tokens[token].size &&
            memcmp(a->tokens[token].data, b->tokens[token].data, a->tokens[token].size) == 0)
         token++;
@@ -160,7 +160,7 @@ static void test_bytes(void) {
     bpe_free(bpe);
 }
 
-// Merges a word by the definition, in time that grows with the square of its length.
+// Merges a word by the definition, in quadratic time.
 static size_t merge_slowly(const Bpe *bpe, Text word, int32_t *out) {
     size_t count = word.size;
     for (size_t i = 0; i < count; i++) out[i] = bpe->byte_tokens[(unsigned char)word.data[i]];
@@ -186,7 +186,7 @@ static void test_long_words(void) {
     char *word = allocate(LARGE, 1, "a word");
     int32_t expected[LONGEST], *tokens;
     Random random = random_stream(2, RANDOM_TEST, 0, 0);
-    for (int kinds = 1; kinds <= 26; kinds++) { // few letters make many overlapping pairs
+    for (int kinds = 1; kinds <= 26; kinds++) { // few letters give many overlapping pairs
         for (int i = 0; i < LONGEST; i++)
             word[i] = (char)('a' + random_below(&random, (uint64_t)kinds));
         const size_t size = 1 + random_below(&random, LONGEST);
@@ -195,11 +195,11 @@ static void test_long_words(void) {
         CHECK(memcmp(tokens, expected, count * sizeof(*tokens)) == 0);
         free(tokens);
     }
-    // One word of 20 MB: the square of that would take days.
+    // One word of 20 MB: quadratic time would take days.
     for (int i = 0; i < LARGE; i++) word[i] = (char)('a' + random_below(&random, 26));
     check_round_trip(bpe, (Text){word, LARGE});
     bpe_free(bpe);
-    // Training on it, too.
+    // The same for training.
     bpe = bpe_train(&(Text){word, LARGE / 10}, 1, 1000, (const char *[]){BPE_END}, 1);
     CHECK(bpe->count == 1000);
     bpe_free(bpe);
@@ -210,7 +210,7 @@ static void test_long_words(void) {
     free(word);
 }
 
-// A text that threads share has the tokens of its parts.
+// A text that is split over threads has the tokens of its parts.
 static void test_large_text(void) {
     enum { COPIES = 100 };
     FileMap file = file_map(EXPECTED "/marked.txt");
@@ -293,7 +293,7 @@ static void test_llmc(void) {
     free(path);
 }
 
-// A text with the first occurrence of one string put in the place of another, fresh memory.
+// Returns the text with the first occurrence of one string replaced by another, as a new string.
 static char *replaced(Text text, const char *from, const char *to) {
     const char *place = memmem(text.data, text.size, from, strlen(from));
     if (!place) test_fail(__FILE__, __LINE__, "there is no %s", from);
@@ -303,7 +303,7 @@ static char *replaced(Text text, const char *from, const char *to) {
                          (int)(text.size - (size_t)before - strlen(from)), place + strlen(from));
 }
 
-// ---- other tokenizers than GPT-2's ------------------------------------------
+// ---- tokenizers other than GPT-2's ------------------------------------------
 
 static void check_form(const Json *form, Text base) {
     char *text = strndup(base.data, base.size);
@@ -349,7 +349,7 @@ static void test_forms(void) {
     file_unmap(&file);
 }
 
-// Opens dev/test/bpe/tokenizer.json with one string in the place of another.
+// Opens dev/test/bpe/tokenizer.json with one string replaced by another.
 static Bpe *open_replaced(const char *from, const char *to) {
     FileMap file = file_map(EXPECTED "/tokenizer.json");
     char *text = replaced(text_in(&file), from, to);
@@ -364,7 +364,7 @@ static void encode_missing(void *bpe) {
     bpe_encode(bpe, text_of("xAy"), &tokens);
 }
 
-// A byte that no token is ends the program where a text has it.
+// A byte without a token ends the program if the text contains it.
 static void test_missing_byte(void) {
     Bpe *bpe = open_replaced("\"A\":33,", "");
     int32_t *tokens = NULL;
@@ -374,7 +374,7 @@ static void test_missing_byte(void) {
     bpe_free(bpe);
 }
 
-// 4,000 added tokens are found as fast as one.
+// 20,000 added tokens are found as fast as one.
 static void test_many_added(void) {
     enum { MANY = 20000, COPIES = 200000 };
     Bpe *bpe = bpe_train(&(Text){"", 0}, 1, 300, (const char *[]){BPE_END}, 1);
@@ -397,7 +397,7 @@ static void test_many_added(void) {
     bpe_free(bpe);
 }
 
-// Files next to a tokenizer define what its tokens mean.
+// Files next to a tokenizer define the meaning of its tokens.
 static void test_files_beside(void) {
     Bpe *bpe = open_replaced("\"A\":33,", "\"</s>\":33,");
     CHECK(bpe->end == 0 && bpe_added(bpe, "</s>") == -1 && !bpe->prefix_space);
@@ -428,7 +428,7 @@ static void test_files_beside(void) {
     const char *const names[] = {"tokenizer_config.json", "added_tokens.json",
                                  "special_tokens_map.json"};
     for (int i = 0; i < 3; i++) test_file(names[i], "{}", 2);
-    // What no file says is special is none, but GPT-2's own.
+    // If no file marks a token as special, only GPT-2's own is.
     bpe = bpe_open(path);
     CHECK(bpe_added(bpe, "</s>") == -1 && bpe_added(bpe, BPE_END) == 0);
     bpe_free(bpe);

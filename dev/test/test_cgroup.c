@@ -1,4 +1,4 @@
-// cgroup.h.
+// Tests of cgroup.h.
 #include "cgroup.h"
 #include "file.h"
 #include "memory.h"
@@ -7,7 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-// One number in a file of a cgroup below the test's directory.
+// Writes a number to a file of a cgroup below the test's directory.
 static void write_cgroup(const char *directory, const char *name, const char *text) {
     char *path = format_string("%s/%s", test_directory(), directory),
          *file = format_string("%s/%s", path, name);
@@ -19,7 +19,7 @@ static void write_cgroup(const char *directory, const char *name, const char *te
     free(path);
 }
 
-// The least that is left, in the group itself or around it; files in memory can go.
+// The least memory left in the group and its ancestors; reclaimable file cache counts as free.
 static void test_memory(void) {
     const char *mount = test_directory();
     char *self = copy_string(test_file("second", "0::/a/b\n", 8));
@@ -48,7 +48,7 @@ static void test_memory(void) {
     CHECK(cgroup_memory("/nowhere", mount) == SIZE_MAX);
 }
 
-// The least quota, in the group itself or around it, in whole processors.
+// The smallest quota of the group and its ancestors, in whole processors.
 static void test_processors(void) {
     const char *mount = test_directory();
     char *self = copy_string(test_file("second", "0::/x/y\n", 8));

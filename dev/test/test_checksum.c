@@ -9,7 +9,7 @@ static void fill(unsigned char data[SIZE]) {
     for (int i = 0; i < SIZE; i++) data[i] = (unsigned char)(7 * i);
 }
 
-// Files hold it, so it is fixed.
+// Files store the checksum, so it must not change.
 static void test_known(void) {
     unsigned char data[SIZE];
     fill(data);
@@ -17,7 +17,7 @@ static void test_known(void) {
     CHECK(checksum_of(data, SIZE) == UINT64_C(0xbe2a30c13afcad08));
 }
 
-// Every bit, in every lane and in the rest, and how many bytes there are.
+// Every bit changes the checksum, in every lane and in the remainder; so does the length.
 static void test_changes(void) {
     unsigned char data[SIZE];
     fill(data);
@@ -32,7 +32,7 @@ static void test_changes(void) {
         CHECK(checksum_of(data, size) != checksum_of(data, size + 1));
 }
 
-// No flipped bit undoes another one: in the same word, the next of the same lane, or another lane.
+// No bit flip undoes another: in the same word, the next word of the same lane, or another lane.
 static void test_pairs(void) {
     unsigned char data[SIZE];
     fill(data);

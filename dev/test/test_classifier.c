@@ -1,4 +1,4 @@
-// The classifier against cross entropy's definition.
+// The classifier against the definition of cross entropy.
 #include "classifier.h"
 #include "gemm.h"
 #include "memory.h"
@@ -8,22 +8,21 @@
 #include <stdlib.h>
 #include <string.h>
 
-// Relative errors of gradients; the second where logits are so large that rounding them is most of
-// it.
+// Relative errors of gradients; the second for logits so large that their rounding dominates.
 #ifdef REAL_IS_DOUBLE
 static const double REAL_TOLERANCE = 1e-12, LARGE_TOLERANCE = 1e-10;
 #else
 static const double REAL_TOLERANCE = 2e-5, LARGE_TOLERANCE = 1e-2;
 #endif
 
-// A problem, what the definition gives for it, and what the classifier gives.
+// A problem and its expected results.
 typedef struct {
     size_t m, vocabulary, channels;
     Arena *arena;            // holds the input
     Matrix input;            // h as the products read it
-    real *h, *weight, *bias; // h, weight rounded in the same way; bias NULL: none
+    real *h, *weight, *bias; // h, weight rounded likewise; bias NULL: none
     int32_t *targets;
-    double scale, start;                // `start`: what the gradients are added to
+    double scale, start;                // `start`: initial value of the gradients
     double smoothing;                   // of labels
     double unsmoothed;                  // expected
     double loss, *dh, *dweight, *dbias; // expected
@@ -45,7 +44,7 @@ static void round_as_input(const Gemm *gemm, real *values, size_t count) {
     arena_free(arena);
 }
 
-// Logits are N(0, deviation^2) or so; every seventh target is not counted.
+// Logits are about N(0, deviation^2); every seventh target is ignored.
 static Problem problem_create(const Gemm *gemm, size_t m, size_t vocabulary, size_t channels,
                               double deviation) {
     Problem p = {
@@ -76,7 +75,7 @@ static void problem_free(Problem *p) {
     free(p->dbias);
 }
 
-// With the weight packed; its arrays lie in the arena.
+// Returns a classifier with the weight packed; its arrays are in the arena.
 static Classifier *packed_classifier(Gemm *gemm, Arena *arena, const Problem *p, size_t rows,
                                      int training) {
     Classifier *c = classifier_create(gemm, p->vocabulary, p->channels, rows, training);
@@ -98,7 +97,7 @@ static double logit(const Problem *p, size_t i, size_t j) {
     return sum;
 }
 
-// One row's loss; logits become their gradient.
+// Returns one row's loss and replaces the logits by their gradient.
 static double row_gradient(Problem *p, double *logits, int32_t target) {
     double max = logits[0], others = 0;
     for (size_t j = 1; j < p->vocabulary; j++) max = fmax(max, logits[j]);
@@ -139,7 +138,7 @@ static void problem_solve(Problem *p) {
     free(logits);
 }
 
-// |values - expected| / |expected - start|, Euclidean norms.
+// Returns |values - expected| / |expected - start| (Euclidean norms).
 static double relative_error(const real *values, const double *expected, double start,
                              size_t count) {
     double difference = 0, norm = 1e-300;
@@ -162,7 +161,7 @@ static double tolerance_of(const Gemm *gemm) {
     return REAL_TOLERANCE;
 }
 
-// Solves the problem with a classifier that takes `rows` rows a chunk, and compares.
+// Solves the problem with a classifier that processes `rows` rows per chunk, and compares.
 static void check_problem(Gemm *gemm, Problem *p, size_t rows, double tolerance) {
     Arena *arena = arena_create();
     Classifier *classifier = packed_classifier(gemm, arena, p, rows, 1);
@@ -215,8 +214,8 @@ static void for_each_precision(void (*check)(Gemm *gemm)) {
 }
 
 static void check_sizes(Gemm *gemm) {
-    // m, V, C, rows a chunk: less and more than a slice of the vocabulary, chunks and blocks that
-    // do not divide m.
+    // m, V, C, rows per chunk: smaller and larger than a slice of the vocabulary; chunks and blocks
+    // that do not divide m.
     static const size_t sizes[][4] = {{1, 1, 1, 1},       {1, 2, 3, 1},       {40, 256, 32, 40},
                                       {131, 641, 24, 48}, {70, 1500, 33, 64}, {301, 640, 16, 300},
                                       {16, 3001, 130, 5}};
@@ -243,7 +242,7 @@ static void test_no_bias(void) {
     for_each_precision(check_no_bias);
 }
 
-// With a bias and without; rows that do not count, in chunks.
+// With and without a bias; ignored rows, in chunks.
 static void check_smoothing(Gemm *gemm) {
     Problem p = problem_create(gemm, 131, 900, 140, 2);
     p.smoothing = 0.1;
@@ -261,8 +260,8 @@ static void test_smoothing(void) {
     for_each_precision(check_smoothing);
 }
 
-// Logits of 1e4 and -1e4: rounding them alone is 1e-3 in float. Then logits that rise by 2,000 over
-// the vocabulary, in steps that make every slice leave the range of the one before.
+// Logits of 1e4 and -1e4, whose rounding alone is 1e-3 in float. Then logits that rise by 2,000
+// over the vocabulary, so that every slice exceeds the range of the one before.
 static void check_extreme(Gemm *gemm) {
     Problem large = problem_create(gemm, 50, 1400, 16, 3000);
     check_problem(gemm, &large, 50, LARGE_TOLERANCE);
@@ -273,7 +272,7 @@ static void check_extreme(Gemm *gemm) {
         check_problem(gemm, &rising, 33, gemm_precision(gemm) == PRECISION_BFLOAT16 ? 4e-3 : 1e-4);
         problem_free(&rising);
     }
-    // Within float's range but beyond the sums': 30 and 45 above the first logit.
+    // Within the range of float but beyond that of the sums: 30 and 45 above the first logit.
     Problem steps = problem_create(gemm, 33, 2000, 16, 1);
     for (size_t j = 650; j < 2000; j++) steps.bias[j] += j < 1300 ? 30 : 45;
     check_problem(gemm, &steps, 33, tolerance_of(gemm));
@@ -284,12 +283,12 @@ static void test_extreme(void) {
     for_each_precision(check_extreme);
 }
 
-// The target's probability is 1 but for 1e-6: the gradient is what is left of 1 - p.
+// The target's probability p is about 1 - 1e-6: the gradient is the remainder, 1 - p.
 static void check_confident(Gemm *gemm) {
     Problem p = problem_create(gemm, 30, 700, 16, 0.1);
     for (size_t i = 0; i < p.m; i++) p.targets[i] = 650;
     p.bias[650] = 20;
-    p.start = 0; // or the gradients would be lost in its rounding
+    p.start = 0; // else the gradients would be lost in its rounding
     check_problem(gemm, &p, p.m, tolerance_of(gemm));
     problem_free(&p);
 }
@@ -319,7 +318,7 @@ static void test_impossible(void) {
     for_each_precision(check_impossible);
 }
 
-// No target counts: no loss, no gradient. No rows: nothing happens.
+// No targets: no loss and no gradient. No rows: nothing happens.
 static void check_ignored(Gemm *gemm) {
     enum { M = 20, V = 300, C = 16 };
     Problem p = problem_create(gemm, M, V, C, 1);
@@ -346,7 +345,7 @@ static void test_ignored(void) {
     for_each_precision(check_ignored);
 }
 
-// A logit that is not a number makes the loss one, wherever it is.
+// A NaN logit at any position makes the loss NaN.
 static void check_nan(Gemm *gemm) {
     enum { M = 20, V = 1300, C = 16 };
     Problem p = problem_create(gemm, M, V, C, 1);

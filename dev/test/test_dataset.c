@@ -8,7 +8,7 @@
 #include <unistd.h>
 
 // ---- shards made by hand ----------------------------------------------------
-// A shard of the numbers first, first + 1, ...
+// Writes a shard of the numbers first, first + 1, ...
 static void make_shard(const char *name, int32_t magic, int32_t version, int32_t first,
                        int32_t count) {
     Bytes file = {0};
@@ -115,7 +115,7 @@ static void open_named(void *name) {
     dataset_open(name);
 }
 
-// A missing directory can be made: by its recipe, or of a text.
+// A missing directory can be created by its recipe or from a text.
 static void test_no_directory(void) {
     char name[512];
     CHECK_FAILS(open_named, "no/such/directory", 1,
@@ -129,7 +129,7 @@ static void test_no_directory(void) {
                 "corpus.sh: is a file, not a directory of tokens; ./tokenize -o DIR ");
 }
 
-// Every length around a vector's, and the largest token at every place.
+// Every length around a vector's, and the largest token at every position.
 static void test_token_check(void) {
     for (int32_t count = 1; count < 80; count++) {
         int32_t *tokens = allocate((size_t)count, sizeof(*tokens), "tokens");
@@ -245,10 +245,9 @@ static void test_hostile_meta(void) {
     }
 }
 
-// meta.json's checksum finds any token that has changed; the same tokens in memory have none to be
-// compared with.
+// The checksum in meta.json detects any changed token; tokens in memory have no checksum to match.
 static void test_checksums(void) {
-    enum { COUNT = 70000 }; // more than are read at a time
+    enum { COUNT = 70000 }; // more than one read
     make_shard("train_000000.bin", 20240520, 7, 0, COUNT);
     make_text("meta.json",
               "{\"tokenizer\": \"none\", \"vocab_size\": 100000, \"pad\": 0, \"end\": 1}");
@@ -299,18 +298,18 @@ static void read_changed(void *change) {
 static void test_changing_files(void) {
     Change change = LEAVE;
     read_changed(&change);
-    change = SHRINK; // a map of it ended the program by SIGBUS
+    change = SHRINK; // a memory map of it would raise SIGBUS
     CHECK_FAILS(read_changed, &change, 1, "train_000000.bin: was changed while it was in use");
     change = REPLACE;
     CHECK_FAILS(read_changed, &change, 1, "train_000000.bin: was changed while it was in use");
-    change = OVERWRITE; // tokens beyond the vocabulary ended it by SIGSEGV
+    change = OVERWRITE; // tokens beyond the vocabulary would cause SIGSEGV
     CHECK_FAILS(read_changed, &change, 1, "train_000000.bin: was changed while it was in use");
     change = REMOVE;
     CHECK_FAILS(read_changed, &change, 1, "train_000000.bin: cannot open");
 }
 
 // ---- the embedded corpus ----------------------------------------------------
-// Three splits that are alike, of which the whole corpus comes back.
+// Three similar splits, which together decode to the whole corpus.
 static void test_embedded(void) {
     Dataset *dataset = dataset_open(NULL);
     const double whole = (double)corpus_text().size;
@@ -324,8 +323,8 @@ static void test_embedded(void) {
         size_t size;
         char *text = tokenizer_decode(dataset->tokenizer, tokens, (size_t)split->tokens, &size);
         CHECK((int64_t)size == split->bytes && text[size - 1] == '\n');
-        CHECK(split->words == 0); // in a program they mean nothing
-        // As many bytes per token everywhere.
+        CHECK(split->words == 0); // words mean nothing in a program
+        // The bytes per token are similar in all splits.
         const Split *train = &dataset->splits[SPLIT_TRAIN];
         CHECK_CLOSE((double)split->bytes / (double)split->tokens,
                     (double)train->bytes / (double)train->tokens, 0.1);
@@ -344,7 +343,7 @@ static void test_embedded(void) {
 
 // ---- training order ---------------------------------------------------------
 
-enum { LENGTH = 4, SEQUENCES = 2 + 0 + 5 }; // of the shards of 9, 4 and 23 tokens
+enum { LENGTH = 4, SEQUENCES = 2 + 0 + 5 }; // from shards of 9, 4 and 23 tokens
 
 static Dataset *three_shards(void) {
     make_shard("train_000000.bin", 20240520, 1, 0, 9);
@@ -374,7 +373,7 @@ static void test_loader(void) {
     CHECK(memcmp(order[0], order[1], sizeof(order[0])) != 0);
     CHECK(memcmp(order[1], order[2], sizeof(order[0])) != 0);
 
-    // A loader that starts in the middle continues in the same order; another seed has another.
+    // A loader that starts in the middle continues in the same order; other seeds give others.
     Loader *resumed = loader_create(&dataset->splits[SPLIT_TRAIN], LENGTH, 7, false);
     Loader *other = loader_create(&dataset->splits[SPLIT_TRAIN], LENGTH, 8, false);
     int differing = 0;
@@ -393,8 +392,8 @@ static void test_loader(void) {
     dataset_close(dataset);
 }
 
-// Of all shards as one text, whatever their lengths: in each epoch every token is a target, up to
-// T - 1 of them twice, in sequences that start elsewhere than before.
+// Treats all shards as one text, whatever their lengths: in each epoch every token is a target, up
+// to T - 1 of them twice, in sequences with other starts than before.
 static void check_moving(Dataset *dataset, int length) {
     enum { TOKENS = 9 + 4 + 23, EPOCHS = 6 };
     const Split *train = &dataset->splits[SPLIT_TRAIN];
@@ -424,7 +423,7 @@ static void check_moving(Dataset *dataset, int length) {
         CHECK(twice == sequences * length - TOKENS && twice < length);
     }
     CHECK(length == 1 || differing > sequences);
-    // From anywhere, as a run that is resumed asks.
+    // From any position, as in a resumed run.
     Loader *resumed = loader_create(train, length, 7, true);
     for (int n = EPOCHS * sequences - 1; n >= 0; n--) {
         int32_t again[TOKENS];
@@ -442,8 +441,8 @@ static void test_moving(void) {
     dataset_close(dataset);
 }
 
-// Each of the 24 orders of four sequences is about as frequent as the others: chi squared with 23
-// degrees of freedom stays below its 99.9% quantile.
+// All 24 orders of four sequences are about equally frequent: chi squared with 23 degrees of
+// freedom stays below its 99.9% quantile.
 static void test_shuffle_uniform(void) {
     enum { EPOCHS = 24000 };
     make_shard("train_000000.bin", 20240520, 1, 0, 5);
@@ -571,7 +570,7 @@ static void open_lone_token(void *unused) {
     dataset_close(dataset);
 }
 
-// The first token of a split is predicted where one precedes every text, and only there.
+// The first token of a split is predicted only if a token precedes every text.
 static void test_lone_token(void) {
     char errors[1024];
     make_shard("train_0.bin", 20240520, 1, 0, 8);

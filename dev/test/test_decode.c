@@ -13,8 +13,7 @@ static const double TOLERANCE = 1e-14;
 static const double TOLERANCE = 2e-6;
 #endif
 
-// Streams, N, K: one, several and many streams, rests of panels and of pairs, fewer panels than
-// threads.
+// Streams, N, K: one and more streams, partial panels and pairs, fewer panels than threads.
 static const size_t sizes[][3] = {{1, 1, 1},   {1, 384, 128},  {3, 7, 130},   {8, 129, 65},
                                   {2, 300, 1}, {1, 1000, 257}, {5, 2051, 96}, {4, 64, 1024}};
 enum { SIZES = sizeof(sizes) / sizeof(*sizes) };
@@ -26,8 +25,8 @@ static real *random_values(size_t count, uint32_t stream) {
     return values;
 }
 
-// y (streams, N) compared with the sums over x (streams, K) and w, element (j, l) at j w_row + l
-// w_column, and the bias (N) or NULL.
+// Compares y (streams, N) with the sums over x (streams, K) and w, whose element (j, l) is at j
+// w_row + l w_column, plus the bias (N) or NULL.
 static void check_product(const real *y, const real *x, const real *w, size_t w_row,
                           size_t w_column, const real *bias, const size_t *size) {
     const size_t streams = size[0], n = size[1], k = size[2];
@@ -56,7 +55,7 @@ static void check_precision(Precision precision) {
              *y = random_values(streams * n, 3), *bias = random_values(n, 4);
         DecodeWeight out_in = decode_weight_create(precision, w, n, k, WEIGHT_OUT_IN),
                      in_out = decode_weight_create(precision, w, n, k, WEIGHT_IN_OUT);
-        if (precision == PRECISION_BFLOAT16) // what the product reads
+        if (precision == PRECISION_BFLOAT16) // as the product reads it
             for (size_t j = 0; j < n * k; j++)
                 w[j] = (real)float_from_bf16(bf16_from_float((float)w[j]));
         product(y, x, &out_in, bias, streams);
@@ -84,7 +83,7 @@ static void test_bf16(void) {
     check_precision(PRECISION_BFLOAT16);
 }
 
-// A stream's results are the same bits, alone and among others, by one thread and by several.
+// A stream's results have the same bits alone and among others, with one thread and with several.
 static void test_streams(void) {
     enum { STREAMS = 7, N = 70, K = 53 };
     real *x = random_values((size_t)STREAMS * K, 1), *w = random_values((size_t)N * K, 2),

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-// An element's factor by the words of dropout.h, one at a time.
+// Returns an element's factor, computed from the words of dropout.h one at a time.
 static real expected_factor(const Dropout *d, uint64_t element) {
     const uint64_t n = element / 128 * 16 + element % 16;
     const uint32_t counter[4] = {(uint32_t)n, (uint32_t)(n >> 32), d->site, 0};

@@ -66,7 +66,7 @@ static void test_directory_create(void) {
     free(under_file);
 }
 
-// Bytes that differ from place to place.
+// Returns bytes that vary with their position.
 static char *pattern(size_t size) {
     char *data = allocate(size, 1, "a test");
     for (size_t i = 0; i < size; i++) data[i] = (char)(i * 2654435761u >> 13);
@@ -86,7 +86,7 @@ static void test_atomic_write(void) {
         atomic_write(out, data + at, n);
         at += n;
     }
-    check_content(path, "old", 3); // until it is complete
+    check_content(path, "old", 3); // until the commit
     atomic_commit(out);
     check_content(path, data, size);
     CHECK(!file_exists(temporary));
@@ -148,7 +148,7 @@ static void test_atomic_open_refuses(void) {
     free(blocker);
 }
 
-// The disk is full, as far as this process can tell.
+// Makes the disk look full to this process.
 static void limit_file_size(size_t bytes) {
     const struct rlimit limit = {bytes, bytes};
     signal(SIGXFSZ, SIG_IGN);

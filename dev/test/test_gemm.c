@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-// What the definition gives and what may differ: a few roundings of the largest partial sum.
+// Tolerance relative to the definition: a few roundings of the largest partial sum.
 #ifdef REAL_IS_DOUBLE
 static const double TOLERANCE = 1e-14;
 #else
@@ -23,7 +23,7 @@ static real *random_values(size_t count, uint32_t stream) {
     return values;
 }
 
-// A matrix as products read it, and as the definition does: rounded in the same way.
+// A matrix in the form that products read, and its rounded values for the definition.
 typedef struct {
     Arena *arena; // holds the input
     Matrix input;
@@ -36,7 +36,7 @@ static Matrix input_create(const Gemm *gemm, Arena *arena, size_t rows, size_t c
     return input;
 }
 
-// A packed weight in the arena.
+// Returns a packed weight in the arena.
 static GemmWeight *weight_create(Gemm *gemm, Arena *arena, size_t n, size_t k, WeightLayout layout,
                                  const real *values) {
     GemmWeight *weight = gemm_weight_create(gemm, n, k, layout, "a test");
@@ -58,8 +58,8 @@ static void operand_free(Operand *operand) {
     free(operand->values);
 }
 
-// Counts the elements of c (m, n) that are not start + a b within the tolerance; a (m, k), b (k, n)
-// by strides.
+// Counts the elements of c (m, n) that differ from start + a b by more than the tolerance; a (m, k)
+// and b (k, n) have strides.
 static void check_product(const char *what, const real *c, real start, const real *a, size_t a_row,
                           size_t a_column, const real *b, size_t b_row, size_t b_column, size_t m,
                           size_t n, size_t k) {
@@ -86,7 +86,7 @@ static real *filled(size_t count, real value) {
     return values;
 }
 
-// All products of one linear layer.
+// Checks all products of one linear layer.
 static void check_layer(Gemm *gemm, size_t m, size_t n, size_t k, WeightLayout layout) {
     const size_t w_n = layout == WEIGHT_OUT_IN ? k : 1, w_k = layout == WEIGHT_OUT_IN ? 1 : n;
     Operand x = random_operand(gemm, m, k, 1), dy = random_operand(gemm, m, n, 2),
@@ -146,7 +146,7 @@ static void test_sizes(void) {
     for_each_precision(check_sizes);
 }
 
-// More shapes than plans are kept: old ones are replaced, and made again.
+// More shapes than cached plans: old plans are replaced and created again.
 static void check_many_rows(Gemm *gemm) {
     enum { N = 24, K = 40, ROWS = 90 };
     Operand x = random_operand(gemm, ROWS, K, 1), w = random_operand(gemm, N, K, 2);
@@ -169,7 +169,7 @@ static void test_many_rows(void) {
     for_each_precision(check_many_rows);
 }
 
-// A weight holds what was packed last, and nothing of the array it was packed from.
+// A weight holds what was packed last, and does not refer to the source array.
 static void check_packing(Gemm *gemm) {
     enum { M = 9, N = 70, K = 50 };
     Operand x = random_operand(gemm, M, K, 1), first = random_operand(gemm, N, K, 2),
@@ -229,7 +229,7 @@ static void test_same_bits(void) {
     for_each_precision(check_repetition);
 }
 
-// Each thread of a parallel region multiplies on its own with a shared weight.
+// Each thread of a parallel region multiplies by itself with a shared weight.
 static void check_serial(Gemm *gemm) {
     enum { M = 50, N = 96, K = 64, TASKS = 16 };
     Operand x = random_operand(gemm, M, K, 1), w = random_operand(gemm, N, K, 2);
@@ -258,7 +258,7 @@ static void test_serial(void) {
     for_each_precision(check_serial);
 }
 
-// The first row and the rest of a matrix; what bf16 rounds to.
+// A matrix from a row on; rounding to bf16.
 static void check_inputs(Gemm *gemm) {
     const real values[] = {1,   (real)1.00390625, (real)1.01171875, (real)-3.5, 0, INFINITY,
                            NAN, (real)1e-3};
@@ -270,7 +270,7 @@ static void check_inputs(Gemm *gemm) {
     gemm_input_load(gemm_input_rows(input, 2), 0, 20, read, COUNT);
     if (gemm_precision(gemm) == PRECISION_BFLOAT16) {
         CHECK_CLOSE(read[0], 1, 0);
-        CHECK_CLOSE(read[1], 1, 0);        // 1 + 2^-8 is halfway: to the even neighbour
+        CHECK_CLOSE(read[1], 1, 0);        // 1 + 2^-8 is halfway: rounds to even
         CHECK_CLOSE(read[2], 1.015625, 0); // 1 + 3 * 2^-8 too
         CHECK_CLOSE(read[3], -3.5, 0);
         CHECK_CLOSE(read[7], 1e-3, 1e-3 / 256);
@@ -278,7 +278,7 @@ static void check_inputs(Gemm *gemm) {
         CHECK(same_values(read, values, 6));
     CHECK(isinf(read[5]) && isnan(read[6]));
 
-    // Enough of them for whole vectors, and a rest.
+    // Enough for whole vectors and a remainder.
     real many[53], back[53];
     for (int i = 0; i < 53; i++) many[i] = (real)(i % 2 ? i : -i);
     Matrix row = input_create(gemm, row_arena, 1, 53);
@@ -333,7 +333,7 @@ static void check_peak(Gemm *gemm) {
 static void test_peak(void) {
     for_each_precision(check_peak);
     if (!gemm_supports(PRECISION_BFLOAT16)) CHECK(!gemm_bf16_is_fast());
-    gemm_bf16_is_fast(); // leaks nothing, which AddressSanitizer checks
+    gemm_bf16_is_fast(); // leaks nothing, as AddressSanitizer checks
 }
 
 int main(int argc, char **argv) {

@@ -1,4 +1,4 @@
-// What text grows by while tokens come, and how a reader continues beyond the last position.
+// How text grows as tokens arrive, and how a reader continues beyond the last position.
 #include "growing_text.h"
 #include "memory.h"
 #include "reader.h"
@@ -39,7 +39,7 @@ static void test_characters(void) {
     check_shown(&g, "n\u00e9");
     add(&g, "\x80");
     check_shown(&g, "n\u00e9\U0001f600");
-    add(&g, "\xff\x80z\xe2\x82"); // no UTF-8, which nothing can complete, stays as it is
+    add(&g, "\xff\x80z\xe2\x82"); // invalid UTF-8, which nothing can complete, is kept
     check_shown(&g, "n\u00e9\U0001f600\xff\x80z");
     growing_text_finish(&g);
     check_shown(&g, "n\u00e9\U0001f600\xff\x80z");
@@ -70,13 +70,13 @@ static void test_stop(void) {
     destroy(&g);
 
     g = create("b");
-    growing_text_add(&g, (const int32_t[]){'a', 'b', 'c'}, 3); // at once
+    growing_text_add(&g, (const int32_t[]){'a', 'b', 'c'}, 3); // all at once
     CHECK(g.stopped);
     check_shown(&g, "a");
     destroy(&g);
 }
 
-// The first of several ends the text; none that may begin is shown.
+// The first of several stops ends the text; a possible beginning of one is not shown.
 static void test_stops(void) {
     const Text stops[] = {{"xyz", 3}, {"bc", 2}, {"abcd", 4}};
     GrowingText g = {
@@ -114,14 +114,14 @@ static void test_complete(void) {
 
 enum { STREAMS = 2, POSITIONS = 6, TOKENS = 14 };
 
-// A decoder that takes down what it reads, and where.
+// A decoder that records the tokens it reads and their positions.
 typedef struct {
     int32_t tokens[TOKENS];
     int64_t places[TOKENS], next;
     int count;
 } Notes;
 
-static Notes *notes; // of the decoder made last
+static Notes *notes; // of the last decoder created
 
 static void *fake_create(void *model, int streams) {
     (void)model;
@@ -142,7 +142,7 @@ static void fake_place(void *decoder, int64_t position) {
     ((Notes *)decoder)->next = position;
 }
 
-// Reads tokens 0, 1, ...; returns how many could be read.
+// Reads tokens 0, 1, ... and returns how many could be read.
 static int read_beyond(ReaderBeyond beyond) {
     static const ModelType type = {.decoder_create = fake_create,
                                    .decode = fake_decode,

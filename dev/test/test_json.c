@@ -14,7 +14,7 @@ static void parses(void *text) {
     json_free(parse(text));
 }
 
-// ---- what is accepted -------------------------------------------------------
+// ---- accepted input ---------------------------------------------------------
 
 static void test_structure(void) {
     Json *root =
@@ -92,7 +92,7 @@ static void test_depth(void) {
     free(far_beyond);
 }
 
-// Must take no quadratic time: 200,000 keys are 2e10 comparisons.
+// Must not take quadratic time: 200,000 keys would need 2e10 comparisons.
 static void test_many_keys(void) {
     JsonWriter w = {0};
     json_begin(&w, '{');
@@ -108,7 +108,7 @@ static void test_many_keys(void) {
     json_writer_free(&w);
 }
 
-// ---- what is refused --------------------------------------------------------
+// ---- rejected input ---------------------------------------------------------
 
 static void test_refuses(void) {
     static const char *const texts[][2] = {
@@ -150,7 +150,7 @@ static void test_refuses(void) {
         {"\"\\udc00\"", "byte 1: found \\udc00 without"},
         {"\"\\ud800\"", "byte 7: found '\"', expected \\u and the second half"},
         {"\"\\ud800\\u0041\"", "byte 7: found \\u0041, expected \\udc00 to \\udfff"},
-        {"\"\x80\"", "byte 1: found byte 0x80, expected UTF-8"},         // no first byte
+        {"\"\x80\"", "byte 1: found byte 0x80, expected UTF-8"},         // not a first byte
         {"\"\xc3\"", "byte 1: found byte 0xc3, expected UTF-8"},         // cut short by the quote
         {"\"\xe2\x82", "byte 1: found byte 0xe2, expected UTF-8"},       // cut short by the end
         {"\"\xc0\x80\"", "byte 1: found byte 0xc0, expected UTF-8"},     // overlong
@@ -172,8 +172,7 @@ static void test_nul_bytes(void) {
     CHECK_FAILS(parses_nul, "\"a\0\"", 1, "byte 2: found byte 0x00");
 }
 
-// The text ends where its size says: a block without a byte to spare, so that a sanitizer sees a
-// read beyond.
+// Parses a copy that fills its memory block exactly, so that a sanitizer detects reads beyond it.
 static void parses_prefix(void *argument) {
     const char *text = argument;
     char *exact = malloc(strlen(text));

@@ -39,7 +39,7 @@ static Matrix plain_input(size_t rows, size_t columns) {
     return (Matrix){allocate(rows * columns, sizeof(real), "test input"), columns, false};
 }
 
-// Largest difference over largest expected value (at least 1).
+// Fails if the largest difference exceeds `tolerance` times the largest expected value, at least 1.
 static void check_values(const char *what, const real *value, const double *expected, size_t count,
                          double tolerance) {
     double difference = 0, scale = 1;
@@ -53,8 +53,7 @@ static void check_values(const char *what, const real *value, const double *expe
                   count, difference / scale, tolerance);
 }
 
-// A loss as a function of arrays of doubles, and its derivative to one of them by central
-// differences.
+// A loss as a function of arrays of doubles; its derivatives are central differences.
 typedef double (*Loss)(const void *context);
 
 static void check_gradient(const char *what, Loss loss, const void *context, double *x,
@@ -86,7 +85,7 @@ static void test_exp(void) {
     CHECK(vector_exp((real)INFINITY) > 1e38 && isnan(vector_exp((real)NAN)));
 }
 
-// In the last lane of a vector.
+// Computes tile_normal() in the last lane of a vector.
 static real normal_of(real x, real *density) {
     TileVector densities;
     const TileVector normal = tile_normal(x - (TileVector){0}, &densities);
@@ -171,7 +170,7 @@ static void check_layernorm(size_t m, size_t channels, double mean_x, bool gradi
         check_gradient("dx", norm_loss, &plain, plain.x, dx, n);
         check_gradient("dgain", norm_loss, &plain, plain.gain, dgain, channels);
         if (!rms) check_gradient("dbias", norm_loss, &plain, plain.bias, dbias, channels);
-        // In place it is the same, and not added to what was there.
+        // In place, dx is the same and replaces the previous contents.
         real *in_place = allocate(n, sizeof(real), "dx"),
              *sums = allocate(2 * channels, sizeof(real), "sums");
         double *once = doubles(dx, n);
@@ -304,7 +303,7 @@ static void test_activation_extremes(void) {
     static const ActivationKind kinds[] = {GELU_ERF, GELU_TANH, SILU};
     for (int k = 0; k < 3; k++) {
         const ActivationKind kind = kinds[k];
-        const int count = kind == SILU ? ALL - 2 : ALL; // 12 is not so far out for an exponential
+        const int count = kind == SILU ? ALL - 2 : ALL; // exp(-12) is not negligible
         real x[ALL], ones[ALL], y[ALL];
         for (int i = 0; i < count; i++) x[i] = y[i] = (real)inputs[i], ones[i] = 1;
         Matrix dx = plain_input(1, ALL);
@@ -321,9 +320,9 @@ static void test_activation_extremes(void) {
 
 // ---- embedding --------------------------------------------------------------
 
-static const real SCALE = (real)2.5; // of tokens
+static const real SCALE = (real)2.5; // scale of the token embedding
 
-// x by the definition, from doubles.
+// Computes x by the definition, in double.
 static void plain_embedding(double *x, const real *token, const real *position, const Batch *batch,
                             const Dropout *dropout, size_t channels) {
     const size_t T = (size_t)batch->length, rows = (size_t)batch->batch * T;
@@ -361,7 +360,7 @@ static void check_embedding(int64_t B, int64_t T, size_t channels, const Dropout
     Random random = random_stream(3, RANDOM_TEST, (uint32_t)T, (uint32_t)channels);
     const size_t rows = (size_t)(B * T), n = rows * channels, positions = (size_t)T * channels;
     int32_t *inputs = allocate(rows, sizeof(int32_t), "inputs");
-    uint8_t *mask = allocate(rows, 1, "mask"); // all padding: the gradient does not look at it
+    uint8_t *mask = allocate(rows, 1, "mask"); // all padding: the gradient ignores it
     for (size_t i = 0; i < rows; i++) inputs[i] = (int32_t)random_below(&random, V);
     const Batch batch = {.batch = B, .length = T, .inputs = inputs, .mask = mask, .first_row = 3};
     real *token = random_reals(&random, V * channels, 0, 1),
@@ -395,7 +394,7 @@ static void test_embedding(void) {
         }
 }
 
-// By the definition; they take no gradient.
+// Sinusoidal positions by the definition; they have no gradient.
 static void test_positions(void) {
     enum { POSITIONS = 40, EVEN = 6, ODD = 5 };
     real even[POSITIONS * EVEN], odd[POSITIONS * ODD];
@@ -422,7 +421,7 @@ static void test_positions(void) {
     }
 }
 
-// Rows of an update see the same masks however they are cut into batches.
+// The rows of an update get the same masks for any split into batches.
 static void test_embedding_batches(void) {
     enum { B = 4, T = 5, C = 24, V = 3 };
     Random random = random_stream(4, RANDOM_TEST, 0, 0);
@@ -456,7 +455,7 @@ static ParameterState small_state(bool training, Arena **arena) {
     return state;
 }
 
-// Gradients of a step: drawn for every parameter, the padding stays 0.
+// Draws the gradients of a step for every parameter; the padding stays 0.
 static void draw_gradients(ParameterState *state, int64_t step) {
     parameter_initialise(&state->table, (uint64_t)step, state->gradients);
 }
@@ -513,7 +512,7 @@ static void test_gradient_norm(void) {
     double sum = 0;
     for (size_t i = 0; i < state.table.total; i++) sum += pow((double)state.gradients[i], 2);
     CHECK_CLOSE(gradient_norm(&state), sqrt(sum), 1e-12 * sqrt(sum));
-    state.gradients[40] = (real)1e30; // its square is beyond float
+    state.gradients[40] = (real)1e30; // its square overflows float
     CHECK_CLOSE(gradient_norm(&state), 1e30, 1e24);
     state.gradients[40] = (real)NAN;
     CHECK(isnan(gradient_norm(&state)));
@@ -545,7 +544,7 @@ static void test_state_arrays(void) {
 
 enum { ROWS = 130, WIDTH = 33, TABLE = 7 };
 
-// What all layers computed in one go.
+// The results of all layers in one run.
 typedef struct {
     real norm[ROWS * WIDTH], mean[ROWS], rstd[ROWS], norm_dx[ROWS * WIDTH], dgain[WIDTH],
         dbias[WIDTH];

@@ -32,7 +32,7 @@ static const Evaluation evaluation = {.loss = 5.25,
                                                   {"word_ppl", "word ppl ", "", 2, 250.125}},
                                       .metric_count = 3};
 
-// The lines of log.jsonl in the test's directory, one NUL-terminated text.
+// Returns log.jsonl of the test's directory as one string.
 static char *read_log(void) {
     char *path = format_string("%s/log.jsonl", test_directory());
     FileMap file = file_map(path);
@@ -43,7 +43,7 @@ static char *read_log(void) {
     return text;
 }
 
-// Removes what depends on the clock.
+// Removes the fields that depend on the clock.
 static void drop_seconds(char *text) {
     for (char *at; (at = strstr(text, ",\"seconds\":"));) {
         const char *end = at + strcspn(at, "}");
@@ -93,7 +93,7 @@ static void test_objects(void) {
     free(text);
 }
 
-// Two logs of one file: every line is whole.
+// Two logs write to one file: every line is complete.
 static void append_body(void *argument) {
     streams_silence();
     Log *a = log_open(argument, -1, 0), *b = log_open(argument, -1, 0);
@@ -123,7 +123,7 @@ static void open_body(void *argument) {
     log_close(log_open(call->directory, call->resume_step, call->again));
 }
 
-// warning: what stderr is to hold, "" for nothing
+// warning: text that stderr must contain; "": stderr must be empty.
 static void check_pruned(const char *before, int64_t resume_step, const char *after,
                          const char *warning) {
     char errors[1024];
@@ -164,7 +164,7 @@ static void best_body(void *argument) {
     log_close(log);
 }
 
-// What is written again at the step where a run resumes is in the log once; all else is kept.
+// Lines that are written again at the step of resumption appear once; all others are kept.
 static void test_resume_again(void) {
     static const char before[] =
         "{\"step\":1,\"test_loss\":3}\n{\"step\":1,\"val_loss\":2,\"best\":true}\n"
@@ -195,7 +195,7 @@ static void test_resume_other_validation(void) {
     static const struct {
         const char *lines, *best;
     } cases[] = {
-        {"{\"step\":1,\"val_loss\":2,\"best\":true}\n", "2 of 0"}, // of before there were ids
+        {"{\"step\":1,\"val_loss\":2,\"best\":true}\n", "2 of 0"}, // from before ids existed
         {"{\"event\":\"start\"}\n{\"step\":1,\"val_loss\":2,\"best\":true}\n"
          "{\"event\":\"resume\",\"val_id\":\"here\"}\n",
          "2 of 0"},
@@ -220,7 +220,7 @@ static void test_resume_other_validation(void) {
     }
 }
 
-// What a power cut may leave at the end, with a newline or without.
+// What a power loss may leave at the end, with or without a newline.
 static void test_resume_damaged(void) {
     static const char *const tails[] = {
         "{\"step\":2,\n",    "\x01\xff\n", "{} {}\n{\"st\n", "\"\\u12\n", "[[[1,{\"a\":\n",
@@ -249,7 +249,7 @@ static void resume_clock_body(void *argument) {
     log_close(log);
 }
 
-// "seconds" continues from the last line that is kept.
+// "seconds" continues from the last line kept.
 static void test_resume_clock(void) {
     static const char before[] = "{\"step\":1,\"seconds\":1000}\n{\"step\":2,\"seconds\":2000}\n";
     test_file("log.jsonl", before, strlen(before));
@@ -283,7 +283,7 @@ static void test_full_disk(void) {
     CHECK_FAILS(full_body, (void *)(uintptr_t)test_directory(), 1,
                 "log.jsonl: cannot write: File too large");
     OpenCall call = {test_directory(), 0, 0};
-    char errors[1024]; // the line that was cut off does not stop a resumed run
+    char errors[1024]; // the truncated line does not stop a resumed run
     CHECK(test_child(open_body, &call, errors, sizeof errors) == 0 && strstr(errors, "is cut off"));
     CHECK_FAILS(full_output_body, NULL, 1,
                 "standard output: cannot write: No space left on device");
@@ -312,7 +312,7 @@ static void report(Log *log) {
     log_step(log, &step_787, 5);
 }
 
-// To the pipe that test_child() reads.
+// Writes to the pipe that test_child() reads.
 static void pipe_body(void *argument) {
     (void)argument;
     dup2(STDERR_FILENO, STDOUT_FILENO);
@@ -342,7 +342,7 @@ static void test_pipe(void) {
 
 typedef struct {
     int master, terminal;
-    bool errors; // go to the terminal, too
+    bool errors; // stderr goes to the terminal, too
     void (*report)(Log *);
 } Terminal;
 
@@ -360,7 +360,7 @@ static void report_step(Log *log) {
     log_step(log, &step_787, 1);
 }
 
-// What a terminal shows in the end. Fails where a line passes its last column but one.
+// Computes what a terminal finally shows. Fails if a line extends beyond the last column but one.
 static void show(const char *bytes, int columns, char *screen) {
     char line[512] = "";
     int column = 0;
@@ -413,16 +413,16 @@ static void test_terminal(void) {
                    "4.8e-04  |g| 0.53  12,345 tok/s  ETA 0:00:00\n" STEP_LINE("  787"));
 }
 
-// As under mpirun: lines, and nothing that moves the cursor.
+// As under mpirun: lines without cursor movement.
 static void test_terminal_without_errors(void) {
     check_outputs(200, false, report_step, STEP_LINE("  787") STEP_LINE("  787"));
 }
 
-// What does not fit is left out, the least important first.
+// Fields that do not fit are left out, the least important first.
 static void test_narrow_terminal(void) {
     static const char wide[] = "epoch  1.23/25.00  step   787/16000  loss 5.1234  ";
     char *narrow = format_string("%s12,345 tok/s  ETA 1:02:00\n", wide);
-    check_terminal(0, report_step, narrow); // unknown: 80
+    check_terminal(0, report_step, narrow); // unknown: 80 columns
     free(narrow);
     narrow = format_string("%slr 4.8e-04  |g| 0.53  12,345 tok/s  ETA 1:02:00\n", wide);
     check_terminal(101, report_step, narrow);
@@ -435,7 +435,7 @@ static void test_narrow_terminal(void) {
     check_terminal(1, report_step, "\n");
 }
 
-// Fields stay where they are when their values become shorter; an unknown one leaves no hole.
+// Fields keep their columns when values become shorter; an unknown value leaves no gap.
 static void report_steady(Log *log) {
     StepReport step = step_787;
     const double speeds[] = {12345, 9876, 12345}, norms[] = {10.5, 1.25, 0};
@@ -470,7 +470,7 @@ static void test_steady_columns(void) {
                      "0:00:33\n|\n");
 }
 
-// An evaluation's line: its time is left out where it does not fit, then it breaks between fields.
+// The line of an evaluation drops its time if it does not fit, then breaks between fields.
 static void report_evaluation(Log *log) {
     Evaluation result = evaluation;
     result.metric_count = 2;

@@ -1,4 +1,4 @@
-// error.h and memory.h.
+// Tests of error.h and memory.h.
 #include "error.h"
 #include "memory.h"
 #include "test.h"
@@ -34,7 +34,7 @@ static void test_long_message(void) {
     free(text);
 }
 
-// What the child has printed comes out, although it ends without exit().
+// Output printed before fail() appears, although fail() ends the process without exit().
 static void prints_and_fails(void *argument) {
     if (!freopen(argument, "w", stdout)) return;
     printf("printed before");

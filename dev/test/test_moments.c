@@ -1,4 +1,4 @@
-// Moments against known distributions and against sums of powers taken directly.
+// Moments against known distributions and against direct sums of powers.
 #include "memory.h"
 #include "moments.h"
 #include "random.h"
@@ -19,8 +19,7 @@ static Moments moments_of(const double *x, size_t count) {
     return m;
 }
 
-// Quantiles (i + 1/2) / n of a distribution, for those that have a formula; they are the
-// distribution but for 1/n.
+// Quantiles (i + 1/2) / n of distributions with a formula; they match the distribution up to 1/n.
 static double uniform_quantile(double p) {
     return p;
 }
@@ -62,7 +61,7 @@ static void test_normal(void) {
     free(x);
 }
 
-// The formulas with known results: two numbers, and one far from many.
+// Formulas with known results: two numbers, and one outlier among many.
 static void test_small(void) {
     Moments m = moments_of((double[]){-1, 3}, 2);
     CHECK(m.mean == 1 && moments_deviation(&m) == 2 && moments_kurtosis(&m) == -2);
@@ -89,7 +88,7 @@ static void test_undefined(void) {
     CHECK(m.mean == 0 && m.largest == 0 && isnan(moments_largest_deviation(&m)));
 }
 
-// What makes x^2 and x^4 lose all their digits changes nothing here.
+// An offset that makes x^2 and x^4 lose all their digits changes nothing.
 static void test_offset(void) {
     double *x = numbers(COUNT), *shifted = numbers(COUNT);
     Random r = random_stream(2, RANDOM_TEST, 0, 0);
@@ -150,7 +149,7 @@ static void test_merge(void) {
     free(backwards);
 }
 
-// Every float, from the smallest to the largest, and numbers whose sizes differ as much.
+// The range of floats, from the smallest to the largest, and numbers whose sizes differ as much.
 static void check_scale(double scale) {
     double x[3000];
     for (int i = 0; i < 3000; i++) x[i] = scale * (i % 3 - 1);
@@ -180,7 +179,7 @@ static void test_not_finite(void) {
     x[300] = (double)-INFINITY;
     m = moments_of(x, 600);
     CHECK(!isfinite(moments_mean(&m)) && isnan(moments_kurtosis(&m)) && isinf(m.largest));
-    for (int at = 0; at < 600; at += 599) { // wherever it is
+    for (int at = 0; at < 600; at += 599) { // at any position
         x[300] = x[at];
         x[at] = (double)NAN;
         m = moments_of(x, 600);

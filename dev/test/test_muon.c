@@ -53,7 +53,7 @@ static const Tensor *tensor_of(const Safetensors *file, const char *name, const 
     return tensor;
 }
 
-// The steps of the file; what each matrix is at the end is compared with the file's.
+// Runs the file's steps and compares the final matrices with the file's.
 static void check_reference(Precision precision, double tolerance) {
     Safetensors *file = safetensors_open(REFERENCE);
     ParameterTable table = {0};
@@ -114,7 +114,7 @@ static void test_bf16(void) {
         check_reference(PRECISION_BFLOAT16, 5e-3);
 }
 
-// A few steps on random gradients with so many threads: what the parameters become.
+// Returns the parameters after a few steps on random gradients with this many threads.
 static real *train(int threads, size_t *total) {
     test_set_threads(threads);
     ParameterTable table = {0};
@@ -146,8 +146,7 @@ static void test_threads(void) {
     free(one), free(two), free(many);
 }
 
-// AdamW leaves the hidden matrices alone, Muon all else, and a gradient of 0 makes no step but the
-// decay.
+// AdamW leaves the hidden matrices alone, Muon all else; a gradient of 0 applies only the decay.
 static void test_shares(void) {
     ParameterTable table = {0};
     add_hidden(&table, "hidden", 5, 3);

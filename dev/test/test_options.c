@@ -66,7 +66,7 @@ static Options *create(void) {
 
 enum { WORDS = 16 };
 
-// A command line, cut at spaces; "_" is an empty argument. The words live in `memory`.
+// A command line, split at spaces; "_" is an empty argument. The words are stored in `memory`.
 typedef struct {
     int argc;
     char *argv[WORDS];
@@ -244,7 +244,7 @@ static void test_operands(void) {
     options_free(o);
 }
 
-// What is printed, where test_child() reads it.
+// Prints to the stream that test_child() reads.
 static void print_body(void *line) {
     dup2(STDERR_FILENO, STDOUT_FILENO);
     options_free(parse(line));
@@ -270,7 +270,7 @@ static void test_help(void) {
 // The manual page and completions name every option and choice.
 static void test_help_pages(void) {
     static const struct {
-        char *page; // as an argument
+        char *page; // the option that prints it
         const char *parts[5];
     } expected[] = {
         {"--help=man",
@@ -366,7 +366,7 @@ static void test_metadata(void) {
     options_free(o);
 
     const Safetensors file = file_of(rows, count);
-    o = parse("--sink 1e-1 -b 5"); // the same value in other words
+    o = parse("--sink 1e-1 -b 5"); // the same value, written differently
     options_from_metadata(o, OPTION_MODEL, &file, "start again");
     options_from_metadata(o, OPTION_TRAINING, &file, "start again"); // none in the file
     CHECK(options_integer(o, OPT_HEADS) == 8 && options_flag(o, OPT_TIED) &&
@@ -394,7 +394,7 @@ static void test_contradiction(void) {
     CHECK_FAILS(contradict_body, NULL, 1,
                 "a.safetensors: metadata: pool normalized: expected one of normalised|raw; did you "
                 "mean normalised?");
-    // How long to train may change.
+    // The length of training may change.
     char steps[] = "steps", ten[] = "10";
     const Metadata row = {steps, ten};
     const Safetensors file = file_of(&row, 1);
@@ -408,7 +408,7 @@ static void test_contradiction(void) {
     options_free(o);
 }
 
-// A habit is taken over where the user says nothing else.
+// A habit is inherited unless the user sets the option.
 static void test_habit(void) {
     char rare[] = "rare", seven[] = "7";
     const Metadata row = {rare, seven};
@@ -421,7 +421,7 @@ static void test_habit(void) {
     options_from_metadata(o, OPTION_HABIT, &file, NULL);
     CHECK(options_integer(o, OPT_RARE) == 3);
     options_free(o);
-    // One that an earlier version had.
+    // A value that only an earlier version accepted.
     char ten[] = "10";
     const Metadata gone = {rare, ten};
     const Safetensors old = file_of(&gone, 1);
@@ -450,7 +450,7 @@ static void test_json(void) {
     options_free(o);
 }
 
-// Options of a command line and of a file, which holds `text`.
+// Parses the options of a command line, then of a file that contains `text`.
 static Options *configure(const char *line, const char *text) {
     Options *o = parse(line);
     options_read_config(o, test_file("my.json", text, strlen(text)));
@@ -462,17 +462,17 @@ static void test_config(void) {
         "{\"batch\": 3, \"lr\": 1e-3, \"tied\": true, \"schedule\": \"wsd\", \"input\": null,"
         " \"steps\": 7, \"output\": \"theirs\", \"resume\": true}";
     Options *o = configure("-b 5", all);
-    CHECK(options_integer(o, OPT_BATCH) == 5); // the command line's
+    CHECK(options_integer(o, OPT_BATCH) == 5); // from the command line
     CHECK(options_number(o, OPT_LR) == 1e-3 && options_flag(o, OPT_TIED) &&
           options_integer(o, OPT_STEPS) == 7);
     CHECK_TEXT(options_text(o, OPT_SCHEDULE), "wsd");
     CHECK(options_given(o, OPT_LR) && !options_given(o, OPT_INPUT) && !options_given(o, OPT_HEADS));
-    CHECK(!options_text(o, OPT_OUTPUT) && !options_flag(o, OPT_RESUME)); // of the run that wrote it
+    CHECK(!options_text(o, OPT_OUTPUT) && !options_flag(o, OPT_RESUME)); // apply to that run only
     options_free(o);
     o = configure("-x 9", all);
     CHECK(options_integer(o, OPT_STEPS) == 9);
     options_free(o);
-    // A flag that is false is not given, as on a command line.
+    // A false flag counts as not given, as on a command line.
     o = configure("", "{\"dry\": false, \"resume\": false, \"tied\": true, \"rare\": 2}");
     CHECK(!options_given(o, OPT_DRY) && !options_given(o, OPT_RESUME) &&
           options_given(o, OPT_TIED));
@@ -481,18 +481,18 @@ static void test_config(void) {
     CHECK_TEXT(text, " --rare 2");
     free(text);
     options_free(o);
-    // Options of earlier versions, which changed no number.
+    // Options of earlier versions, which changed no results.
     o = configure("", "{\"zero\": 1, \"ranks-file\": \"meet\", \"batch\": 3}");
     CHECK(options_integer(o, OPT_BATCH) == 3);
     options_free(o);
-    // A run that is resumed has begun.
+    // A resumed run is already initialised.
     o = configure("", "{\"init\": \"weights\"}");
     CHECK(options_given(o, OPT_INIT));
     options_free(o);
     o = configure("-y", "{\"init\": \"weights\", \"batch\": 3}");
     CHECK(!options_given(o, OPT_INIT) && options_given(o, OPT_BATCH));
     options_free(o);
-    // What a run's log writes reads back; of a log the last line with options counts.
+    // The options that a run's log stores can be read back; the last line with options counts.
     o = parse("-b 3 -l 7e-5 --windows 4,8 --tied");
     JsonWriter w = {0};
     for (int i = 0; i < 2; i++) {
@@ -544,7 +544,7 @@ static void test_config_refused(void) {
     check_config_refused("{\"batch\": 1, \"batch\": 2}", "batch");
 }
 
-// Rows of the group "More" are counted by --help, and explained by --help-all.
+// --help counts the options of the group "More", and --help-all explains them.
 static void test_help_more(void) {
     char text[8192];
     CHECK(test_child(print_body, "--help", text, sizeof text) == 0);

@@ -44,7 +44,7 @@ static void test_many(void) {
 
 static real *initialised(const ParameterTable *table, uint64_t seed) {
     real *values = allocate(table->total, sizeof(real), "a test");
-    for (size_t i = 0; i < table->total; i++) values[i] = 99; // what was there must not matter
+    for (size_t i = 0; i < table->total; i++) values[i] = 99; // earlier contents must not matter
     parameter_initialise(table, seed, values);
     return values;
 }
@@ -55,7 +55,7 @@ static void test_initialise(void) {
     real *values = initialised(&table, 42);
     const Parameter *weight = &table.items[0], *gain = &table.items[1], *position = &table.items[2];
     double sum = 0, squares = 0;
-    Random sequence = random_stream(42, RANDOM_INIT, 0, 0); // whatever the threads shared out
+    Random sequence = random_stream(42, RANDOM_INIT, 0, 0); // independent of the split over threads
     for (size_t i = 0; i < weight->size; i++) {
         CHECK(values[i] == (real)(weight->mean + weight->deviation * random_normal(&sequence)));
         sum += (double)values[i];

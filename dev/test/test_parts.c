@@ -1,6 +1,6 @@
-// Parts of today's models, and attention made of any similarity and activation, compared with
-// PyTorch's in float64 (dev/reference/check_blocks.py). In double, the gradients of every pair of
-// similarity and activation are compared with differences of the forward pass, too.
+// Building blocks of current models, and attention with any similarity and activation, compared
+// with PyTorch in float64 (dev/reference/check_blocks.py). In double, the gradients of every pair
+// of similarity and activation are also compared with differences of the forward pass.
 #include "activation.h"
 #include "arena.h"
 #include "error.h"
@@ -20,10 +20,10 @@
 #ifdef REAL_IS_DOUBLE
 static const double TOLERANCE = 1e-11;
 #else
-static const double TOLERANCE = 1e-4; // of an angle between vectors nearly the same
+static const double TOLERANCE = 1e-4; // of an angle between nearly equal vectors
 #endif
 
-// ---- the file ---------------------------------------------------------------
+// ---- reference file ---------------------------------------------------------
 
 static const Tensor *find(const Safetensors *file, const char *test, const char *name) {
     char *full = format_string("%s.%s", test, name);
@@ -154,7 +154,7 @@ static void test_query_key(void) {
 
 // ---- token shift ------------------------------------------------------------
 
-// Blocks of rows are cut within sequences and between them: fewer rows than blocks, and more.
+// Blocks of rows are cut within and between sequences: fewer rows than blocks, and more.
 static void check_token_shift(size_t batch, size_t length, bool masked) {
     enum { C = 5, SHIFTED = 2, HOLES = 3 };
     const size_t M = batch * length;
@@ -326,7 +326,7 @@ static Pairs pairs_drawn(PairwiseSimilarity similarity, PairwiseActivation activ
 }
 
 #ifdef REAL_IS_DOUBLE
-// Gradients of the sum of dy * y by central differences of the forward pass.
+// Checks gradients of the sum of dy * y against central differences of the forward pass.
 static void check_differences(const Pairs *p, const char *name, real *x, const real *gradient,
                               size_t count) {
     const size_t numbers = p->batch * p->length * p->heads * p->size;
@@ -350,7 +350,7 @@ static void check_differences(const Pairs *p, const char *name, real *x, const r
 static void test_pairwise_differences(void) {
     for (int s = 0; s < SIMILARITIES; s++) {
         for (int a = 0; a < ACTIVATIONS; a++) {
-            if (a == ACTIVATE_SOFT_RELU) continue; // whose gradient is not the forward pass's
+            if (a == ACTIVATE_SOFT_RELU) continue; // its gradient is not the forward pass's
             Pairs p = pairs_drawn((PairwiseSimilarity)s, (PairwiseActivation)a, 2);
             const size_t C = p.heads * p.size;
             p.mask = allocate(p.batch * p.length, 1, "a mask");
@@ -367,7 +367,7 @@ static void test_pairwise_differences(void) {
 }
 #endif
 
-// A token at a time: the same numbers as all at once.
+// Decoding token by token gives the same numbers as all tokens at once.
 static void check_decoding(const Pairs *p) {
     const size_t C = p->heads * p->size, D = p->size, T = p->length;
     real *rows[3], *y = zeros(D), *weights = zeros(T);
@@ -403,7 +403,7 @@ static void test_pairwise_decoding(void) {
     }
 }
 
-// ---- what is measured -------------------------------------------------------
+// ---- measurements -----------------------------------------------------------
 
 typedef struct {
     double sum;
@@ -424,7 +424,7 @@ static void add_row(void *context, const real *weights, const real *scores, cons
     rows->dead += dead;
 }
 
-// Two heads of one channel: the queries of the second are 0, so that nothing of it is left by ReLU.
+// Two heads of one channel. The second head's queries are 0, so that ReLU makes its weights 0.
 static void test_pairwise_measure(void) {
     Pairs p = {.kind = {SIMILARITY_DOT, ACTIVATE_RELU, 0},
                .batch = 1,
@@ -442,7 +442,7 @@ static void test_pairwise_measure(void) {
     Rows rows = {0}, first = {0};
     pairwise_attention_measure(p.attention, learned, &in, NULL, add_row, &rows);
     CHECK(rows.rows == 4 && rows.dead == 2);
-    CHECK(rows.sum == 4); // each row of the first head has the weight 2 of key 0
+    CHECK(rows.sum == 4); // each row of the first head has weight 2 for key 0
     static const uint8_t tokens[] = {1, 0};
     pairwise_attention_measure(p.attention, learned, &in, tokens, add_row, &first);
     CHECK(first.rows == 2 && first.dead == 1);

@@ -1,4 +1,4 @@
-// Loss by position: ranges of powers of two, and only what is counted.
+// Loss by position: ranges of powers of two; positions without a target do not count.
 #include "positions.h"
 #include "test.h"
 

@@ -1,5 +1,4 @@
-// Laps and steps of the profile. How long a lap takes is the machine's affair; FLOP tell which laps
-// count.
+// Laps and steps of the profile. A lap's duration is unpredictable; its FLOP show which laps count.
 #include "file.h"
 #include "json.h"
 #include "log.h"
@@ -18,7 +17,7 @@ typedef struct {
     int steps;
 } Call;
 
-// Steps of 1, 2, 3, ... GFLOP forward in two laps, twice that backward; 5 between the steps.
+// Runs steps of 1, 2, 3, ... GFLOP forward in two laps, twice that backward; 5 between the steps.
 static void steps_body(void *argument) {
     const Call *call = argument;
     streams_silence();
@@ -27,7 +26,7 @@ static void steps_body(void *argument) {
     usleep(1); // more than a tick of any clock
     profile_lap(profile, "start", PROFILE_BETWEEN, 0);
     for (int step = 1; step <= call->steps; step++) {
-        char kind[] = "product"; // found by its text, not by its address
+        char kind[] = "product"; // compared by text, not by address
         profile_step(profile);
         usleep(1);
         profile_lap(profile, "loader", PROFILE_STEP, 0);
@@ -41,7 +40,7 @@ static void steps_body(void *argument) {
     log_close(log);
 }
 
-// The log of steps_body, "" where nothing was written.
+// Returns the log of steps_body(); "" if nothing was written.
 static char *profile_text(int steps) {
     Call call = {test_directory(), steps};
     char errors[1024];
@@ -70,7 +69,7 @@ static Json *profile_json(int steps) {
     return json;
 }
 
-// GFLOP of a step, all kinds together; and what holds of every report.
+// Returns the GFLOP per step of all kinds together, and checks what holds for every report.
 static double check_report(const Json *json) {
     const Json *kinds = json_find(json, "kinds");
     double flops = 0, percent = 0, ms = 0;
@@ -114,7 +113,7 @@ static void test_no_step(void) {
     free(text);
 }
 
-// Disabled: no profile.
+// The profile is NULL if profiling is disabled.
 static void test_null(void) {
     profile_step(NULL);
     profile_lap(NULL, "product", PROFILE_FORWARD, 1);

@@ -23,7 +23,7 @@ static void test_known_answers(void) {
     }
 }
 
-// Where a stream's numbers come from is fixed: checkpoints depend on it.
+// The layout of a stream is fixed, because checkpoints depend on it.
 static void test_stream_layout(void) {
     Random r = random_stream(0x0123456789abcdefu, RANDOM_DROPOUT, 11, 22);
     const uint32_t key[2] = {0x89abcdef, 0x01234567};
@@ -48,7 +48,7 @@ static void test_streams_differ(void) {
     }
 }
 
-// Six values, so many draws each: chi-square with 5 degrees of freedom, 99.99% below 25.7.
+// Six values: chi-square with 5 degrees of freedom is below 25.7 with a probability of 99.99%.
 static void test_below_is_uniform(void) {
     enum { SIDES = 6, DRAWS = 60000 };
     Random r = random_stream(3, RANDOM_TEST, 0, 0);
@@ -62,7 +62,7 @@ static void test_below_is_uniform(void) {
     CHECK(chi_square < 25.7);
 }
 
-// With 3/4 of 2^64 a plain remainder would give the lowest quarter twice as often.
+// With 3/4 of 2^64, a plain remainder would give the lowest quarter twice as often.
 static void test_below_has_no_bias(void) {
     enum { DRAWS = 30000 };
     const uint64_t quarter = 1ull << 62;

@@ -1,4 +1,4 @@
-// Generated sequences: what is asked, where, and that it can be answered from the context alone.
+// Generated sequences: their questions, the positions, and that the context alone gives the answer.
 #include "dataset.h"
 #include "language.h"
 #include "recall.h"
@@ -7,7 +7,7 @@
 
 enum { T = 64 };
 
-// As often as needed to see that all of it is so.
+// Enough repetitions to see that it always holds.
 enum { TIMES = 200 };
 
 static int64_t make(const char *name, uint64_t n, int32_t *inputs, int32_t *targets) {
@@ -23,8 +23,8 @@ static int64_t make(const char *name, uint64_t n, int32_t *inputs, int32_t *targ
     return counted;
 }
 
-// Each key is asked for once, after all pairs, and its target is the value after it; early places
-// are the probable ones.
+// Each key is asked for once, after all pairs, and its target is the value that followed it; early
+// positions are more likely.
 static void test_pairs(void) {
     int32_t inputs[T], targets[T];
     int64_t first_half = 0, sizes[3] = {0};
@@ -81,7 +81,7 @@ static void test_copy_and_parity(void) {
     }
 }
 
-// The same for the same seed, split and number, else another one.
+// The same seed, split and number give the same sequence; others give another one.
 static void test_seeds(void) {
     const Recall recall = recall_parse("recall:copy");
     int32_t a[T], b[T], targets[T];
@@ -130,8 +130,7 @@ static void test_refusals(void) {
     CHECK(!recall_named("recall") && recall_named("recall:copy") && !recall_named("data/recall"));
 }
 
-// The task's batches: as many targets as it says, the same in any micro-batches, and in evaluation
-// each sequence once.
+// Batches of the task: an update's target count is right, and evaluation has each sequence once.
 static void test_task(void) {
     static const Option seed = {.name = OPT_SEED,
                                 .kind = OPTION_INTEGER,

@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-// The page of a log, fresh; NULL: there is none.
+// Returns the page of a log as a new string; NULL: no page.
 static char *page_of(const char *log, const PageModel *model, char *const *samples, int count) {
     test_file("log.jsonl", log, strlen(log));
     char *path = format_string("%s/run.html", test_directory()), *text = NULL;
@@ -24,7 +24,7 @@ static char *page_of(const char *log, const PageModel *model, char *const *sampl
 
 #define DATA "<script type=\"application/json\" id=\"data\">"
 
-// What the page's script reads, which ends where an HTML parser sees the end of the element.
+// Returns the page's data, up to where an HTML parser sees the end of the script element.
 static Json *data_of(const char *page) {
     const char *begin = strstr(page, DATA), *end = begin ? strstr(begin, "</script") : NULL;
     CHECK(end);
@@ -61,8 +61,8 @@ static void test_facts(void) {
     free(page);
 }
 
-// Of more steps than are shown each point is a mean; steps without a loss are none of it. A run
-// that began again counts from there.
+// With more steps than points, each point is a mean, and steps without a loss are ignored. A run
+// that restarts continues from its first new step.
 static void test_many_steps(void) {
     char *log = copy_string(START);
     for (int i = 1; i <= 40; i++) append_format(&log, "{\"step\":%d,\"loss\":9,\"lr\":1}\n", i);
@@ -81,8 +81,7 @@ static void test_many_steps(void) {
     free(log);
 }
 
-// What others have written stays text: it ends no element, and no script but the page's own can
-// run.
+// Foreign text stays text: it ends no element, and only the page's own script can run.
 static void test_hostile(void) {
     static const char evil[] = "</script><img src=x onerror=alert(1)><!--<script>&\xe2\x80\xa8";
     char *log = format_string("{\"event\":\"start\",\"model\":\"%s\",\"command\":\"%s\",\"%s\":1}\n"
@@ -101,13 +100,13 @@ static void test_hostile(void) {
     CHECK(strlen(nonce) == 32 && !strstr(again, nonce));
     int scripts = 0;
     for (found = page; (found = strstr(found, nonce)); found++) scripts++;
-    CHECK(scripts == 4); // two in the policy, the style, the script
+    CHECK(scripts == 4); // two in the policy, one each in style and script
     json_free(data);
     char *const texts[] = {log, sample, page, again};
     for (size_t i = 0; i < 4; i++) free(texts[i]);
 }
 
-// Files are base64, one per line; a model has a page without a log.
+// Files are base64, one per line; a model has a page even without a log.
 static void test_files(void) {
     PageFile files[] = {{(char *)"a", {(char *)"M", 1, 1}},
                         {(char *)"b", {(char *)"Ma", 2, 2}},
@@ -124,7 +123,7 @@ static void test_files(void) {
     free(page);
 }
 
-// Lines that say something else than they should are passed over, or say nothing.
+// Lines with unexpected values are skipped or show nothing.
 static void test_strange_logs(void) {
     static const char *const logs[] = {"",
                                        "\n\n",

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-// A file: header length, header and data; a length of -1 means the header's own.
+// Writes a file: header length, header and data; a length of -1 is the header's actual length.
 static const char *make_file(const char *name, const char *header, int64_t length, const void *data,
                              size_t size) {
     const size_t header_size = strlen(header);
@@ -38,7 +38,7 @@ static void test_round_trip(void) {
     CHECK(file->tensor_count == 4 && file->metadata_count == 2);
     CHECK_TEXT(safetensors_metadata(file, "note"), "a \"quoted\"\nline");
     CHECK(safetensors_metadata(file, "none") == NULL && safetensors_find(file, "none") == NULL);
-    CHECK_TEXT(file->tensors[0].name, "z.small"); // in the order of the data
+    CHECK_TEXT(file->tensors[0].name, "z.small"); // in data order
     const Tensor *t = safetensors_find(file, "z.small");
     real out[BIG];
     tensor_read_real(file, t, out);
@@ -60,7 +60,7 @@ static void test_round_trip(void) {
     free(big);
 }
 
-// As other writers leave it where there is none.
+// Other writers leave null if there is no metadata.
 static void test_null_metadata(void) {
     Safetensors *file = safetensors_open(make_file("null", "{\"__metadata__\":null}", -1, "", 0));
     CHECK(file->metadata_count == 0);
@@ -76,7 +76,7 @@ static void test_no_tensors(void) {
     free(path);
 }
 
-// The bytes of a small file as the program writes it, fresh.
+// Returns the bytes of a small file as the program writes it, as a new array.
 static unsigned char *written_bytes(size_t *size) {
     const real values[] = {1, -2, (real)0.1};
     const TensorSource sources[] = {{"one", 1, (int64_t[]){2}, values},
@@ -96,7 +96,7 @@ static void opens(void *path) {
     safetensors_close(safetensors_open(path));
 }
 
-// Every bit of a file that the program wrote.
+// Flips every bit of a file that the program wrote.
 static void test_flipped_bits(void) {
     size_t size;
     unsigned char *bytes = written_bytes(&size);
@@ -114,11 +114,11 @@ static void test_flipped_bits(void) {
     free(bytes);
 }
 
-// The message has file, tensor, what was found and what was expected.
+// The message contains the file, the tensor, what was found and what was expected.
 static void test_damaged_tensor(void) {
     size_t size;
     unsigned char *bytes = written_bytes(&size);
-    bytes[size - 5] ^= 1; // of the first tensor
+    bytes[size - 5] ^= 1; // in the first tensor
     CHECK_FAILS(opens, (void *)test_file("bad", bytes, size), 1,
                 "bad: is damaged: the checksum of tensor \"one\" is ");
     bytes[size - 5] ^= 1;
@@ -130,7 +130,7 @@ static void test_damaged_tensor(void) {
     free(bytes);
 }
 
-// Of a program that knows of no checksums and keeps metadata.
+// A program that keeps metadata but does not know checksums.
 static void test_kept_checksums(void) {
     static const char header[] =
         "{\"__metadata__\":{\"format\":\"pt\",\"checksum.%s\":\"00\"},"
@@ -155,7 +155,7 @@ static void test_write_fails(void) {
 }
 
 // ---- types ------------------------------------------------------------------
-// Reads a tensor of that type and elements, at an odd address.
+// Reads a tensor of this type and these elements, at an odd address.
 static void read_values(const char *type, const void *data, size_t count, size_t width,
                         double *out) {
     unsigned char bytes[257] = {0};
@@ -266,7 +266,7 @@ static void test_wrong_type(void) {
     "{\"a\":{\"dtype\":\"U8\",\"shape\":[4],\"data_offsets\":" first "},"                          \
     "\"b\":{\"dtype\":\"U8\",\"shape\":[4],\"data_offsets\":" second "}}"
 
-// Each with 8 bytes of data.
+// Each file has 8 bytes of data.
 static void test_hostile_headers(void) {
     static const char *const headers[][2] = {
         {"", "header: byte 0: found the end"},
@@ -339,7 +339,7 @@ static void test_hostile_lengths(void) {
     CHECK_FAILS(opens, (void *)test_directory(), 1, "is a directory");
 }
 
-// Opens a file that may be anything and reads all that it claims to hold.
+// Opens an arbitrary file and reads everything that it claims to contain.
 static void reads_everything(void *path) {
     Safetensors *file = safetensors_open(path);
     for (int i = 0; i < file->tensor_count; i++) {
@@ -354,7 +354,7 @@ static void reads_everything(void *path) {
     safetensors_close(file);
 }
 
-// Writes the bytes and checks that reading them works or ends with one line, whatever they are.
+// Writes the bytes and checks that reading them works or fails with one line, whatever they are.
 static void check_harmless(const char *path, const char *change, size_t at,
                            const unsigned char *bytes, size_t size) {
     char text[1024];
@@ -395,7 +395,7 @@ static void test_mutations(void) {
     free(path);
 }
 
-// A model in two files, and an index of them.
+// A model in two files with an index.
 static void test_index(void) {
     const real values[] = {1, 2, 3, 4};
     const int64_t two = 2, four = 4;

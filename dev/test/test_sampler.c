@@ -16,7 +16,7 @@ static int32_t draw(double temperature, int64_t top_k, double top_p, const real 
 static void test_greedy(void) {
     const real logits[] = {1, 3, (real)NAN, 3, MINUS_INFINITY, 2};
     for (uint32_t i = 0; i < 10; i++) {
-        CHECK(draw(0, 0, 1, logits, 6, i) == 1); // the lower one of the two
+        CHECK(draw(0, 0, 1, logits, 6, i) == 1); // the lower index of the two
         CHECK(draw(1, 1, 1, logits, 6, i) == 1);
         CHECK(draw(1, 0, 1e-9, logits, 6, i) == 1);
         CHECK(draw(1, 0, 0, logits, 6, i) == 1);
@@ -24,7 +24,7 @@ static void test_greedy(void) {
     }
 }
 
-// How often each token is drawn, against the probabilities, by the chi-square statistic.
+// Compares how often each token is drawn with the probabilities, by the chi-square statistic.
 static void check_frequencies(double temperature, int64_t top_k, double top_p, const real *logits,
                               const double *probabilities, int64_t vocabulary) {
     enum { DRAWS = 20000 };
@@ -67,7 +67,7 @@ static void test_frequencies(void) {
     check_frequencies(1, 100, 1, logits, (const double[]){0.4, 0.1, 0.1, 0.3, 0, 0, 0.1}, 7);
     check_frequencies(1, 0, 0.65, logits, (const double[]){4 / 7., 0, 0, 3 / 7., 0, 0, 0}, 7);
     check_frequencies(1, 0, 0.75, logits, (const double[]){0.5, 0.125, 0, 0.375, 0, 0, 0}, 7);
-    // top_p counts within what top_k leaves: 4/7 = 0.571 of it.
+    // top_p applies to what top_k leaves: 4/7 = 0.571 of it.
     check_frequencies(1, 2, 0.57, logits, (const double[]){1, 0, 0, 0, 0, 0, 0}, 7);
     check_frequencies(1, 2, 0.58, logits, (const double[]){4 / 7., 0, 0, 3 / 7., 0, 0, 0}, 7);
 }
@@ -77,8 +77,7 @@ static int descending(const void *a, const void *b) {
     return (x < y) - (x > y);
 }
 
-// A whole vocabulary against the definition: what is drawn has at least the probability of the last
-// one kept.
+// A whole vocabulary: a drawn token is at least as probable as the last one kept by the definition.
 static void test_large(void) {
     enum { V = 5000 };
     real *logits = allocate(V, sizeof *logits, "logits");

@@ -23,7 +23,7 @@ static void test_linear(void) {
     const Schedule s = schedule_of(SCHEDULE_LINEAR, 10, 110);
     CHECK_CLOSE(schedule_rate(&s, 60), 2 * 0.55, 1e-15);
     CHECK_CLOSE(schedule_rate(&s, 110), 0.2, 1e-15);
-    // Without a warmup and down to 0, it is the published lr * (1 - i / steps).
+    // Without warmup and down to 0, it is the published lr * (1 - i / steps).
     const Schedule published = {.kind = SCHEDULE_LINEAR, .peak = 5e-4, .steps = 20};
     for (int i = 0; i <= 20; i++)
         CHECK_CLOSE(schedule_rate(&published, i), 5e-4 * (1 - i / 20.0), 1e-18);
@@ -40,21 +40,21 @@ static void test_cosine(void) {
 static void test_wsd(void) {
     const Schedule s = schedule_of(SCHEDULE_WSD, 10, 16000);
     CHECK(schedule_rate(&s, 11) == 2);
-    CHECK(schedule_rate(&s, 12800) == 2); // four fifths
+    CHECK(schedule_rate(&s, 12800) == 2); // the decay starts at 4/5
     CHECK(schedule_rate(&s, 12801) < 2);
     CHECK_CLOSE(schedule_rate(&s, 13600), 2 * (1 - 0.9 * 0.5),
                 1e-14); // a quarter of the decay: 1 - sqrt(1/4)
     CHECK_CLOSE(schedule_rate(&s, 16000), 0.2, 1e-14);
 }
 
-// The paper's: for its base model and 4,000 steps of warmup, 7.0e-4 at the top.
+// The paper's schedule: its base model with 4,000 warmup steps has a maximum of 7.0e-4.
 static void test_noam(void) {
     const Schedule s = {
         .kind = SCHEDULE_NOAM, .peak = 1, .warmup = 4000, .channels = 512, .steps = 10};
     CHECK_CLOSE(schedule_rate(&s, 0), pow(512, -0.5) * pow(4000, -1.5), 1e-18);
     CHECK_CLOSE(schedule_rate(&s, 3999), pow(512 * 4000.0, -0.5), 1e-15);
     CHECK_CLOSE(schedule_rate(&s, 15999), pow(512 * 16000.0, -0.5),
-                1e-15); // whatever the length of the run
+                1e-15); // for any length of the run
     const Schedule none = {.kind = SCHEDULE_NOAM, .peak = 2, .channels = 4, .steps = 10};
     CHECK_CLOSE(schedule_rate(&none, 3), 0.5, 1e-15);
 }
@@ -64,7 +64,7 @@ static void test_constant(void) {
     CHECK(schedule_rate(&s, 0) == 2 && schedule_rate(&s, 50) == 2 && schedule_rate(&s, 100) == 2);
 }
 
-// A warmup that takes all steps or more, one step, steps beyond the plan.
+// A warmup of all steps or more, a run of one step, steps beyond the plan.
 static void test_edges(void) {
     for (ScheduleKind kind = SCHEDULE_LINEAR; kind <= SCHEDULE_WSD; kind++) {
         const double end = kind == SCHEDULE_CONSTANT ? 2 : 0.2;
@@ -78,14 +78,14 @@ static void test_edges(void) {
         s.steps = 1;
         CHECK(schedule_rate(&s, 0) == 2);
         s.steps = 100;
-        s.warmup = 90; // beyond where wsd would begin to fall
+        s.warmup = 90; // after wsd's decay would start
         CHECK(schedule_rate(&s, 90) == 2);
         CHECK_CLOSE(schedule_rate(&s, 100), end, 1e-14);
         for (int i = 91; i < 100; i++) CHECK(schedule_rate(&s, i) <= schedule_rate(&s, i - 1));
     }
 }
 
-// A budget of time: without a warmup the schedule is where the time is, whatever the pace was.
+// With a time budget and no warmup, the schedule follows the elapsed time at any pace.
 static void test_time(void) {
     Schedule s = schedule_of(SCHEDULE_LINEAR, 0, 0);
     s.final_fraction = 0;

@@ -1,4 +1,4 @@
-// Measurements of activations, whatever the model.
+// Measurements of activations, for any model.
 #include "memory.h"
 #include "random.h"
 #include "statistics.h"
@@ -8,13 +8,13 @@
 
 static void test_places(void) {
     Statistics s = {0};
-    char place[] = "ffn"; // found by its text, not by its address
+    char place[] = "ffn"; // compared by text, not by address
     Measurement *first = statistics_find(&s, 1, "ffn");
     Measurement *other = statistics_find(&s, 0, "ffn");
     CHECK(first != other && statistics_find(&s, 1, "attention") != first);
     for (size_t l = 0; l < 300; l++) statistics_find(&s, l, "residual");
     CHECK(statistics_find(&s, 1, place) == first && s.count == 303);
-    CHECK(s.items[0] == first && s.items[1] == other); // in order
+    CHECK(s.items[0] == first && s.items[1] == other); // in order of first use
     statistics_free(&s);
     CHECK(s.count == 0);
 }
@@ -46,7 +46,7 @@ static void test_values(void) {
     statistics_free(&s);
 }
 
-// e of 1, 3, (padding), 4 with a sink of 2: weights 0.1, 0.3, 0.4, the sink's part 0.2.
+// e = 1, 3, (padding), 4 with a sink of 2: weights 0.1, 0.3, 0.4, and 0.2 for the sink.
 static void test_weights(void) {
     const real e[] = {1, 3, 1000, 4};
     const uint8_t mask[] = {1, 1, 0, 1}, none[] = {0, 0, 0, 0};
@@ -57,19 +57,19 @@ static void test_weights(void) {
     CHECK_CLOSE(m->values.mean * 3, 0.8, 1e-15);
     CHECK_CLOSE(m->values.largest, 0.4, 1e-15);
     CHECK_CLOSE(measurement_sink_share(m), 0.2, 1e-15);
-    // Of 1/8, 3/8, 4/8.
+    // Entropy of 1/8, 3/8, 4/8.
     CHECK_CLOSE(measurement_entropy(m), log(8) - (3 * log(3) + 4 * log(4)) / 8, 1e-15);
     measurement_add_weights(m, e, none, 4, 2); // sees nothing
     measurement_add_weights(m, e, NULL, 0, 2);
     CHECK(m->values.count == 3 && m->queries == 1);
-    measurement_add_weights(m, e, mask, 2, 0); // 0.25, 0.75
+    measurement_add_weights(m, e, mask, 2, 0); // weights 0.25, 0.75
     CHECK(m->values.count == 5 && m->queries == 2);
     CHECK_CLOSE(m->values.mean * 5, 1.8, 1e-14);
     CHECK_CLOSE(measurement_sink_share(m), 0.1, 1e-15);
     statistics_free(&s);
 }
 
-// The weights of a row and the sink's share are 1 together; a common factor changes nothing.
+// The weights of a row and the sink's share sum to 1; a common factor changes nothing.
 static void test_long_rows(void) {
     enum { SIZE = 1000 };
     real e[SIZE], scaled[SIZE];
@@ -97,7 +97,7 @@ static void test_long_rows(void) {
     statistics_free(&s);
 }
 
-// Parts of a place, put together, are the place.
+// The merged parts of a place equal the whole place.
 static void test_parts(void) {
     enum { SIZE = 600 };
     real x[SIZE];
@@ -180,7 +180,7 @@ static void test_output(void) {
     statistics_free(&s);
 }
 
-// Of the one query that is asked for the weights are kept, 0 where the mask is.
+// Keeps the weights of the selected query only, 0 where the mask is.
 static void test_kept_weights(void) {
     const real e[] = {1, 2, 5, 1};
     const uint8_t mask[] = {1, 1, 0, 1};

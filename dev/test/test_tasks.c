@@ -1,5 +1,4 @@
-// The task of a language model: which tokens a batch holds, and that evaluation counts each of them
-// once.
+// The tasks: which tokens a batch contains, and that evaluation counts each of them once.
 #include "bytes.h"
 #include "error.h"
 #include "language.h"
@@ -11,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-// A shard of `count` tokens: 1, 2, 3, ...
+// Writes a shard of `count` tokens: 1, 2, 3, ...
 static void make_shard(const char *name, int32_t count) {
     Bytes file = {0};
     const int32_t header[256] = {SHARD_MAGIC, 1, count};
@@ -39,8 +38,8 @@ static Options *make_options(int batch, int length, int total) {
     return options;
 }
 
-// Every token of the split is a target once, in order, after the one before it; batches are full
-// but for the last.
+// Every token of the split is a target once, in order, after the one before it; all batches except
+// the last are full.
 static void check_evaluation(int tokens, int batch, int length) {
     make_shard("train_0.bin", 50);
     make_shard("val_0.bin", tokens);
@@ -70,7 +69,7 @@ static void test_evaluation(void) {
         for (int batch = 1; batch <= 3; batch++) check_evaluation(tokens, batch, 4);
 }
 
-// An epoch's updates hold every sequence once, however it is cut into micro-batches.
+// The updates of an epoch contain every sequence once, for any split into micro-batches.
 static void test_training(void) {
     enum { T = 4, SEQUENCES = 12 };
     make_shard("train_0.bin", SEQUENCES * T + 1);
@@ -112,7 +111,8 @@ static void test_training(void) {
     dataset_close(dataset);
 }
 
-// Every token is a target in each epoch, from another offset on; a message counts what is left out.
+// With moving offsets, every token is a target in each epoch; with fixed ones, a message counts the
+// tokens left out.
 static void test_offsets(void) {
     enum { TOKENS = 22, T = 5 };
     static const char *const kinds[] = {"moving", "fixed"};
@@ -150,7 +150,7 @@ static void test_offsets(void) {
     dataset_close(dataset);
 }
 
-// A shard of `count` tokens, 1, 2, 3, ..., of which those that `period` divides are padding, 0.
+// Writes a shard of `count` tokens, 1, 2, 3, ..., with padding, 0, for multiples of `period`.
 static void make_padded(const char *name, int32_t count, int32_t period) {
     Bytes file = {0};
     const int32_t header[256] = {SHARD_MAGIC, 1, count};
@@ -165,7 +165,7 @@ static void make_padded(const char *name, int32_t count, int32_t period) {
 
 static void check_hidden(const Batch *b, bool masked, int64_t *targets, int64_t *hidden) {
     for (int64_t i = 0; i < b->batch * b->length; i++) {
-        // Of a language model's inputs; a masked token that is there is no padding either.
+        // Padding among the inputs; a mask token in place of a token is not padding either.
         const bool padding = b->inputs[i] == 0;
         CHECK(b->targets[i] != 0);
         CHECK(padding ? b->mask && b->mask[i] == 0 : !b->mask || b->mask[i] == 1);
@@ -175,8 +175,8 @@ static void check_hidden(const Batch *b, bool masked, int64_t *targets, int64_t 
     }
 }
 
-// Padding in running text is no target, and no position sees it; an update says how many targets
-// are left, and what is reported counts no padding.
+// Padding in running text is no target, and no position sees it. An update has the number of
+// remaining targets, and reports count no padding.
 static void test_padding(void) {
     static const TaskType *const types[] = {&task_language, &task_masked};
     static const char meta[] =
@@ -209,7 +209,7 @@ static void test_padding(void) {
         int64_t targets = 0;
         for (int64_t i = hidden = 0; types[k]->evaluation_batch(task, SPLIT_VAL, i, &b); i++)
             check_hidden(&b, k == 1, &targets, &hidden);
-        CHECK(k == 0 ? targets == VAL - VAL / 4 : targets == 3); // of 6, 6 and 3 tokens
+        CHECK(k == 0 ? targets == VAL - VAL / 4 : targets == 3); // from 6, 6 and 3 tokens
         Evaluation result = {.loss = 0.5, .tokens = VAL - VAL / 4};
         if (k == 0) {
             task_language.report(task, SPLIT_VAL, &result);
@@ -263,7 +263,7 @@ static void test_refusals(void) {
                 "5 sequences of 4 tokens in the training split, an update takes 8");
     options_free(options);
     options = make_options(1, 65,
-                           0); // not set on the command line: the model's positions are taken
+                           0); // not set on the command line: uses the model's positions
     CHECK_FAILS(create_task, options, 1, "has no sequence of 64 tokens");
     options_free(options);
 }
@@ -291,7 +291,7 @@ typedef struct {
     int64_t chosen, masked, kept, other;
 } HiddenCounts;
 
-// Token t of a row is first + t, and what predicts nothing is unchanged.
+// Counts hidden tokens. Token t of a row is first + t; positions without a target are unchanged.
 static void count_hidden(const int32_t *inputs, const int32_t *targets, int64_t length,
                          int32_t first, HiddenCounts *n) {
     int64_t chosen = 0;
@@ -318,8 +318,8 @@ static void *masked_task(const Dataset *dataset, int batch, Options **options) {
         &(TaskSetup){.options = *options, .dataset = dataset, .training = true});
 }
 
-// 15% of each sequence, of which 80% are masked, 10% random and 10% kept; however an update is cut
-// into micro-batches, in each epoch others.
+// 15% of each sequence are chosen, of which 80% are masked, 10% random and 10% kept: the same for
+// any split of an update into micro-batches, others in each epoch.
 static void test_masked_training(void) {
     Dataset *dataset = masked_dataset();
     Options *options[2];
@@ -339,7 +339,7 @@ static void test_masked_training(void) {
             task_masked.train_batch(tasks[1], &rows, row, &part);
             CHECK(memcmp(part.inputs, inputs, HIDDEN_LENGTH * sizeof(int32_t)) == 0);
             CHECK(memcmp(part.targets, targets, HIDDEN_LENGTH * sizeof(int32_t)) == 0);
-            int32_t first = 0; // by an existing token
+            int32_t first = 0; // from any target
             for (int t = 0; t < HIDDEN_LENGTH && !first; t++)
                 if (targets[t] >= 0) first = targets[t] - t;
             count_hidden(inputs, targets, HIDDEN_LENGTH, first, &n);
@@ -354,7 +354,7 @@ static void test_masked_training(void) {
     CHECK_CLOSE((double)n.masked / chosen, 0.8, 0.03);
     CHECK_CLOSE((double)n.kept / chosen, 0.1, 0.03);
     CHECK_CLOSE((double)n.other / chosen, 0.1, 0.03);
-    CHECK_CLOSE((double)same / (chosen / 2), 0.15, 0.05); // two epochs agree by chance alone
+    CHECK_CLOSE((double)same / (chosen / 2), 0.15, 0.05); // two epochs agree only by chance
     for (int i = 0; i < 2; i++) {
         task_masked.destroy(tasks[i]);
         options_free(options[i]);
@@ -362,7 +362,7 @@ static void test_masked_training(void) {
     dataset_close(dataset);
 }
 
-// Every token occurs, the same ones are hidden each time, whatever the batch.
+// Every token occurs, and the same tokens are hidden each time, for any batch size.
 static void test_masked_evaluation(void) {
     Dataset *dataset = masked_dataset();
     static int32_t targets[2][301 * HIDDEN_LENGTH + 9];
@@ -413,13 +413,13 @@ static void append_token(Bytes *file, size_t token) {
     bytes_append(file, &(uint16_t){(uint16_t)token}, 2);
 }
 
-// Words of a sentence of pair i; pair 0 alone has two empty sentences.
+// Returns the words in a sentence of pair i; only pair 0 has two empty sentences.
 static size_t words_of(size_t i, int side) {
     return side == 0 ? i * 7 % 11 : i == 0 ? 0 : 1 + i * 5 % 9;
 }
 
-// Pair i: all words of its source are 1000 + i, of its target 2000 + i. `cut`: tokens that are
-// missing.
+// Writes pairs: all words of pair i are 1000 + i in its source, 2000 + i in its target. `cut`:
+// tokens that are missing.
 static void make_pairs(const char *name, size_t pairs, size_t cut) {
     Bytes file = {0};
     const int32_t header[256] = {SHARD_MAGIC, 1, 0};
@@ -456,7 +456,7 @@ static Options *translation_options(const char *batch_tokens, const char *accumu
     return options;
 }
 
-// Row b of a batch is a pair as it was made, padded; returns its number.
+// Checks that row b of a batch is a pair as written, padded; returns its number.
 static size_t check_pair(const Batch *batch, int64_t b) {
     const int64_t S = batch->source.length, T = batch->length;
     const int32_t *source = batch->source.tokens + b * S, *inputs = batch->inputs + b * T,
@@ -477,8 +477,7 @@ static size_t check_pair(const Batch *batch, int64_t b) {
     return pair;
 }
 
-// The pairs of the first epochs in their order; every one once in each, within the plan and what
-// the update says.
+// Reads the pairs of the first epochs in order, and checks them against the plan and the updates.
 static void read_epochs(void *task, int epochs, uint32_t *order) {
     const TaskPlan *plan = task_translation.plan(task);
     int64_t place = 0, updates = 0;
@@ -504,7 +503,7 @@ static void read_epochs(void *task, int epochs, uint32_t *order) {
         place += sequences;
         updates++;
     }
-    CHECK(place == epochs * plan->sequences); // no update reaches into the next epoch
+    CHECK(place == epochs * plan->sequences); // no update extends into the next epoch
     CHECK_CLOSE((double)place / (double)updates, plan->sequences_per_update, 1e-9);
 }
 
@@ -519,7 +518,7 @@ static void test_translation_training(void) {
         void *task = task_translation.create(&setup);
         CHECK(task_translation.plan(task)->sequences == PAIRS);
         read_epochs(task, EPOCHS, order[k]);
-        // Anywhere, as a run that is resumed asks.
+        // From any position, as in a resumed run.
         const Update later = task_translation.update(task, 2 * PAIRS);
         Batch batch;
         task_translation.train_batch(task, &later, 0, &batch);
@@ -562,8 +561,8 @@ static void test_translation_evaluation(void) {
     dataset_close(dataset);
 }
 
-// Without training, at the length that the weights take, unless the user or a run's state say
-// another.
+// Without training, the length is the number of positions of the weights, unless the user or a
+// run's state sets another.
 static void check_length(const TaskType *type, Options *options, int64_t positions,
                          int64_t evaluated, int64_t stored) {
     Dataset *dataset = dataset_open(test_directory());
@@ -614,7 +613,7 @@ static void test_translation_refusals(void) {
                 "--batch-tokens 7: a sentence may have --max-length 8 tokens");
     CHECK_FAILS(create_translation, (&(TranslationCase){"48", "30", 1}), 1,
                 "has other data or options");
-    char errors[1024]; // left out and counted, in each split
+    char errors[1024]; // left out and counted, per split
     CHECK(test_child(create_translation, &(TranslationCase){"48", "6", 0}, errors,
                      sizeof(errors)) == 0);
     CHECK(strstr(errors, "of 200 pairs of the train split are left out") &&

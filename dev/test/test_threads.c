@@ -1,4 +1,4 @@
-// Where threads run: each on a core of its own.
+// Thread pinning: each thread on its own core.
 #include "test.h"
 #include "threads.h"
 #include <sched.h>
@@ -6,7 +6,7 @@
 #ifdef _OPENMP
 enum { MOST = 64 };
 
-// How many cores each thread of a region may use, and all of them.
+// Stores how many cores each thread of a region may use; returns the number of all these cores.
 static int look(size_t *cores) {
     cpu_set_t sets[MOST], all;
     int count = 0;
@@ -30,11 +30,11 @@ static void test_bind(void) {
     if (sched_getaffinity(0, sizeof(cores), &cores) != 0 || CPU_COUNT(&cores) >= MOST) return;
     const int count = CPU_COUNT(&cores);
     omp_set_dynamic(0);
-    omp_set_num_threads(count + 1); // more than cores
+    omp_set_num_threads(count + 1); // more threads than cores
     threads_bind();
     CHECK(look(of_thread) == count && of_thread[0] == (size_t)count);
     omp_set_num_threads(count);
-    for (int round = 0; round < 2; round++) { // once more changes nothing
+    for (int round = 0; round < 2; round++) { // a second call changes nothing
         threads_bind();
         CHECK(look(of_thread) == count);
         for (int i = 0; i < count; i++) CHECK(of_thread[i] == 1);

@@ -1,5 +1,5 @@
-// Products of small matrices by everything that multiplies on this processor, against sums in
-// double; and by AMX in plain C where dev/emulator/amx_in_c.h replaces it.
+// Products of small matrices with every engine of this processor against sums in double, and with
+// AMX in plain C if dev/emulator/amx_in_c.h replaces it.
 #include "bf16.h"
 #include "memory.h"
 #include "random.h"
@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-// c (M, N) = start + a (M, K) b (K, N), all numbers such that bf16 has them.
+// c (M, N) = start + a (M, K) b (K, N); bf16 represents a, b and start exactly.
 typedef struct {
     size_t m, n, k;
     real *a, *b, *start;
@@ -49,7 +49,7 @@ static void problem_free(Problem *p) {
     free(p->c);
 }
 
-// The word of x[at], and of its neighbour x[at + next] where words hold two.
+// Returns the word of x[at], with x[at + next] in its upper half if words hold pairs.
 static real word(const real *x, size_t at, size_t next, bool pairs) {
     if (!pairs) return x[at];
     const uint32_t two =
@@ -59,7 +59,7 @@ static real word(const real *x, size_t at, size_t next, bool pairs) {
     return (real)value;
 }
 
-// a read along rows, or along columns; more columns than are read everywhere.
+// Reads a along rows or along columns; all arrays have more columns than are used.
 static void check_product(const Problem *p, Multiplier engine, bool along_columns, bool one_start) {
     enum { MORE = 32 };
     const bool pairs = engine != MULTIPLY_REALS;

@@ -1,4 +1,4 @@
-// The tokenize program, from its command line to the directory it makes.
+// The tokenize program, from its command line to the directory it writes.
 int tokenize_main(int argc, char **argv);
 #define main tokenize_main
 #include "dev/tools/tokenize.c"
@@ -9,7 +9,7 @@ int tokenize_main(int argc, char **argv);
 #include <sys/resource.h>
 #include <sys/stat.h>
 
-// A text of 1000 lines, 10 bytes and 3 words each (the line end among them).
+// Writes a text of 1000 lines with 10 bytes and 3 words each, including the line end.
 static void make_text(const char *name) {
     char *text = copy_string("");
     for (int i = 0; i < 1000; i++) append_format(&text, "a%04d \u00e9x\n", i);
@@ -17,7 +17,7 @@ static void make_text(const char *name) {
     free(text);
 }
 
-// Runs "tokenize" with the arguments, in which %s is the test's directory.
+// Runs "tokenize" with the arguments; %s in them is the test's directory.
 static void run(void *arguments) {
     char *copy = copy_string(arguments), *argv[32] = {(char *)"tokenize"};
     int argc = 1;
@@ -92,7 +92,7 @@ static void test_named_files(void) {
     dataset_close(dataset);
 }
 
-// What a larger run left must not be mixed in, nor may what others put there be lost.
+// Files of a larger earlier run must not be mixed in, and files of others must not be lost.
 static void test_run_again(void) {
     make_text("text");
     check_runs("-o %s/out --tokenizer word --shard-tokens 100 %s/text");
@@ -192,8 +192,8 @@ static void test_usage(void) {
     CHECK(!there("out"));
 }
 
-// A text beyond what is encoded at once, with a line across the border and a last line without an
-// end.
+// A text larger than what is encoded at once, with a line across the boundary and a last line
+// without a line end.
 static void test_large(void) {
     enum { SIZE = ENCODE_AT_ONCE + 1000000 };
     char *text = allocate(SIZE, 1, "a text");
@@ -227,7 +227,7 @@ static void test_spm(void) {
     CHECK(dataset->splits[SPLIT_TEST].lines == 50 && dataset->splits[SPLIT_TEST].tokens > 150);
     CHECK(!there("out/tokenizer.vocab"));
 
-    // The same with the model it made.
+    // The same with the model that it made.
     check_runs("-o %s/again --tokenizer spm --model %s/out/tokenizer.model %s/text");
     Dataset *again = open_output("again");
     CHECK(again->splits[SPLIT_TRAIN].tokens == dataset->splits[SPLIT_TRAIN].tokens);
@@ -242,7 +242,7 @@ static void test_spm(void) {
                     "spm_train failed (exit code 255): Vocabulary size is");
 }
 
-// A line that is cut between words has the tokens that spm_encode gives to the whole of it.
+// A line that is cut between words has the tokens that spm_encode gives for the whole line.
 static void test_spm_long_line(void) {
     enum { SIZE = 400000 };
     if (!have_spm()) return;
@@ -275,7 +275,7 @@ static void test_spm_long_line(void) {
     free(text);
 }
 
-// What the tokens of a split stand for, fresh.
+// Returns the decoded tokens of a split, as a new string.
 static char *decode_split(const Dataset *dataset, SplitName name, size_t *size) {
     const Split *split = &dataset->splits[name];
     int32_t *tokens = allocate((size_t)split->tokens, sizeof(int32_t), "tokens");
@@ -285,7 +285,7 @@ static char *decode_split(const Dataset *dataset, SplitName name, size_t *size) 
     return decoded;
 }
 
-// The decoded split of a data set is the text.
+// Checks that the decoded split of a data set equals the text.
 static void check_text(const Dataset *dataset, SplitName name, const char *text, size_t size) {
     size_t got;
     char *decoded = decode_split(dataset, name, &got);
@@ -294,7 +294,7 @@ static void check_text(const Dataset *dataset, SplitName name, const char *text,
     free(decoded);
 }
 
-// The default: no byte of a user's text is lost.
+// The default tokenizer loses no byte of a user's text.
 static void test_bpe(void) {
     const char text[] = "\tif (x)  {\r\n\0\xff\n\n    y = 1;   \n\u00e9<|endoftext|> end  ";
     test_file("text", text, sizeof(text) - 1);
@@ -311,7 +311,7 @@ static void test_bpe(void) {
           dataset->mask == 2);
     dataset_close(dataset);
 
-    // A text without the token that ends one begins after a newline.
+    // In a text without an end-of-text token, newline is the end token.
     make_text("plain");
     check_runs("-o %s/plain_out %s/plain");
     dataset = open_output("plain_out");
@@ -324,7 +324,7 @@ static void test_bpe(void) {
     check_runs("-o %s/again --model %s/plain_out/vocab.json %s/plain");
 }
 
-// A vocabulary of words serves other texts, and what it does not have is unknown.
+// A word vocabulary works for other texts; words that it lacks are unknown.
 static void test_word_model(void) {
     make_text("text");
     check_runs("-o %s/out --tokenizer word %s/text");
@@ -348,7 +348,7 @@ static void test_word_model(void) {
 
 #define BYTES(literal) literal, sizeof(literal) - 1
 
-// Texts are never taken for something else, nor the other way round.
+// Texts are never mistaken for another format, nor other formats for text.
 static void test_formats(void) {
     static const char ascii[] = "Some text, as it is.\r\n\tMore.\n",
                       cyrillic[] = "\4\x1f\4\x3e\4\x3c\0\n";
@@ -359,7 +359,7 @@ static void test_formats(void) {
     } cases[] = {
         {BYTES(""), NULL},
         {BYTES(ascii), NULL},
-        {BYTES("caf\xe9 au lait, \x1b[1mbold\x1b[0m"), NULL}, // Latin-1, a terminal's codes
+        {BYTES("caf\xe9 au lait, \x1b[1mbold\x1b[0m"), NULL}, // Latin-1, terminal codes
         {BYTES("\xef\xbb\xbfUTF-8 with a mark"), NULL},
         {BYTES("BZh is no mark alone"), NULL},
         {BYTES("PK, %PDF and \x1f\x8b later on, and even a \0 in so long a text as this"), NULL},
@@ -408,7 +408,7 @@ static void test_formats(void) {
     check_runs("-o %s/out --tokenizer byte --binary --train %s/noise");
 }
 
-// Pairs of sentences: one vocabulary, and an end after each sentence.
+// Pairs of sentences have one vocabulary, and an end after each sentence.
 static void test_pairs(void) {
     static const char source[] = "a dog runs\nno pair\na cat\r\na last line",
                       target[] = "ein Hund\n \t\r\neine Katze\n letzte \n";
@@ -453,7 +453,7 @@ static void test_pairs(void) {
                     1, "has no [PAD] or no <|endoftext|>");
 }
 
-// What does not come back is counted, and bits per byte count what does.
+// Text that is not restored is counted, and bits per byte count only what is.
 static void test_lost(void) {
     const char text[] = "int  x;\n\treturn \u2026  y;\n  \n";
     if (!have_spm()) return;
@@ -479,7 +479,7 @@ static void run_limited(void *arguments) {
     run(arguments);
 }
 
-// A file that cannot grow has its reason, whoever writes it.
+// If a file cannot grow, the message gives the reason, whichever program writes the file.
 static void test_full(void) {
     make_text("text");
     CHECK_FAILS(run_limited, (void *)"-o %s/out --tokenizer byte %s/text", 1,
@@ -490,7 +490,7 @@ static void test_full(void) {
                 "tokenizer.model: cannot write: File too large");
 }
 
-// One run at a time, which leaves no lock.
+// Only one run at a time, which leaves no lock.
 static void test_lock(void) {
     make_text("text");
     check_runs("-o %s/out --tokenizer byte %s/text");
@@ -500,7 +500,7 @@ static void test_lock(void) {
     check_runs("-o %s/out --tokenizer byte %s/text");
 }
 
-// A line of 60 MB, as of a file that was made by a program.
+// A line of 60 MB, as in a generated file.
 static void test_long_line(void) {
     enum { SIZE = 60000000 };
     char *text = allocate(SIZE, 1, "a text");

@@ -74,7 +74,7 @@ static void test_text_split(void) {
                 "01234567890123456789012345678901234\n", "6 ", "89");
     check_split("0123456789012345678901234567890123\n5678\n",
                 "0123456789012345678901234567890123\n5", "67", "8\n");
-    // Not inside a character.
+    // No cut inside a character.
     check_split("01234567890123456789012345678901234\u00e97 9",
                 "01234567890123456789012345678901234", "\u00e97", " 9");
 }
@@ -106,7 +106,7 @@ static void test_process(void) {
     for (int i = 0; i < 1 << 18; i++) bytes_append(&large, "0123456789abcde\n", 16); // 4 MiB
     const Text input = {large.data, large.size};
 
-    // More in both directions than pipes hold.
+    // More than pipes hold, in both directions.
     ProcessResult result = process_run((const char *const[]){"cat", NULL}, input);
     CHECK(result.start_error == 0 && result.exit_code == 0);
     CHECK(result.output.size == input.size &&
@@ -118,7 +118,7 @@ static void test_process(void) {
     CHECK(result.start_error == 0 && result.exit_code == 0 && result.output.size == 0);
     process_result_free(&result);
 
-    // Much on standard error, of which the end is kept; the exit code; a signal.
+    // Much output on stderr, of which the end is kept; the exit code; a signal.
     const char *const shout[] = {"sh", "-c", "cat 1>&2; echo last 1>&2; exit 3", NULL};
     result = process_run(shout, input);
     CHECK(result.exit_code == 3 && result.errors.size > 5 && result.errors.size <= 4096);
@@ -142,7 +142,7 @@ static void run_sleeper(const char *file) {
     free(script);
 }
 
-// Whether a process runs: one that has ended and waits for its parent has no command line.
+// Returns whether a process is running; a zombie has no command line.
 static bool runs(long process) {
     char *path = format_string("/proc/%ld/cmdline", process), byte;
     const int fd = open(path, O_RDONLY);
@@ -152,7 +152,7 @@ static bool runs(long process) {
     return there;
 }
 
-// A child does not continue writing when the program that waits for it is killed.
+// A child stops writing when the program that waits for it is killed.
 static void test_process_killed(void) {
     char *file = format_string("%s/process", test_directory());
     const pid_t parent = fork();
@@ -187,7 +187,7 @@ static void test_byte(void) {
     CHECK(size == 5 && memcmp(decoded, text, 5) == 0 && decoded[5] == '\0');
     CHECK(tokenizer_vocabulary(tokenizer) == 256);
     CHECK(tokenizer_end(tokenizer) == '\n' && tokenizer_padding(tokenizer) == -1);
-    CHECK(!tokenizer_is_partial(tokenizer, 0xc3)); // a byte stays what it is
+    CHECK(!tokenizer_is_partial(tokenizer, 0xc3)); // a byte token is never partial
     free(tokens);
     free(decoded);
     CHECK(tokenizer_encode(tokenizer, "", 0, 1, &tokens) == 0);
@@ -243,7 +243,7 @@ static void check_words(int64_t limit, const char *expected) {
 static void test_vocabulary(void) {
     check_words(0, "the cat <eos> dog sat <unk> ");
     check_words(6, "the cat <eos> dog sat <unk> ");
-    check_words(5, "the cat <eos> dog <unk> "); // the earlier one of two that are as frequent
+    check_words(5, "the cat <eos> dog <unk> "); // the earlier of two equally frequent ones
     check_words(4, "the <eos> dog <unk> ");
     check_words(2, "<eos> <unk> ");
 }
@@ -319,7 +319,7 @@ static void test_hostile_vocabulary(void) {
     CHECK_FAILS(open_words, "a\n<eos>", 1, "has neither the word \"new\" nor <unk>");
 }
 
-// ---- spm: a model made by hand ----------------------------------------------
+// ---- spm: a hand-made model -------------------------------------------------
 
 static void put_varint(Bytes *out, uint64_t value) {
     for (; value >= 0x80; value >>= 7) bytes_append(out, &(char){(char)(value | 0x80)}, 1);
@@ -423,12 +423,12 @@ static void test_small_model(void) {
     t = open_small_model(true, false); // only one leading space is the prefix
     CHECK_DECODES(t, " the\nthe", SPACE_ALONE, THE, AN_END, THE);
     tokenizer_free(t);
-    t = open_small_model(false, false); // none is
+    t = open_small_model(false, false); // none is the prefix
     CHECK_DECODES(t, " the\n the", THE, AN_END, THE);
     tokenizer_free(t);
 }
 
-// What was printed of a growing list of tokens stays true, but after a token that may be a part of
+// The text of a growing list of tokens remains its prefix, except after a token that may be part of
 // a character.
 static void test_growth(void) {
     Tokenizer *t = open_small_model(true, true);
@@ -455,8 +455,8 @@ static void open_model(void *bytes) {
     tokenizer_free(tokenizer_open(TOKENIZER_SPM, test_directory()));
 }
 
-// Each beginning of a model is a model with fewer fields, or is refused; so is each with a byte
-// changed.
+// Each prefix of a model is a model with fewer fields or is rejected, and so is each model with a
+// changed byte.
 static void test_hostile_models(void) {
     Bytes model = small_model(true, true);
     Random random = random_stream(1, RANDOM_TEST, 0, 0);
@@ -495,7 +495,7 @@ static void test_hostile_models(void) {
 }
 
 // ---- spm: programs that misbehave -------------------------------------------
-// Puts a shell script first in PATH.
+// Writes a shell script to the first directory in PATH.
 static void install(const char *name, const char *body) {
     char *script = format_string("#!/bin/sh\n%s\n", body);
     chmod(test_file(name, script, strlen(script)), 0755);
@@ -518,7 +518,7 @@ static void test_bad_programs(void) {
     CHECK_FAILS(train_cats, "kill -11 $$", 1, "spm_train was ended by signal 11");
 }
 
-// ---- spm: the programs themselves -------------------------------------------
+// ---- spm: the actual programs -----------------------------------------------
 
 static bool have_programs(void) {
     ProcessResult result =
@@ -549,7 +549,7 @@ static Text *decode_by_program(const char *model, Text ids) {
     return text;
 }
 
-// Compares with spm_decode, line by line.
+// Compares decoding with spm_decode, line by line.
 static void check_decoding(const Tokenizer *tokenizer, const char *model, const int32_t *tokens,
                            size_t count) {
     Bytes ids = {0};
@@ -595,8 +595,8 @@ static void test_spm(void) {
     free(decoded);
     free(tokens);
 
-    // <unk> is one token; a prompt gets no end; a line that has no newline does, where it is a
-    // corpus.
+    // <unk> is one token. A prompt gets no end token; a corpus gets one even if its last line has
+    // no newline.
     check_encoding(tokenizer, "", 0, "", "");
     count = tokenizer_encode(tokenizer, "\n<unk>", 6, 0, &tokens);
     CHECK(count == 3 && tokens[0] == 1 && tokens[2] == 3);
@@ -604,7 +604,7 @@ static void test_spm(void) {
     count = tokenizer_encode(tokenizer, "\n<unk>", 6, 1, &tokens);
     CHECK(count == 4 && tokens[0] == 1 && tokens[2] == 3 && tokens[3] == 1);
     free(tokens);
-    // Characters it has not seen come back by their bytes.
+    // Unknown characters are restored from their bytes.
     count = tokenizer_encode(tokenizer, "the \u732b", 7, 0, &tokens);
     decoded = tokenizer_decode(tokenizer, tokens, count, &size);
     CHECK_TEXT(decoded, "the \u732b");
@@ -613,7 +613,7 @@ static void test_spm(void) {
     tokenizer_free(tokenizer);
 }
 
-// Random tokens, through models that treat spaces and unknown pieces in all ways.
+// Random tokens, with models that treat spaces and unknown pieces in all ways.
 static void test_spm_random(void) {
     if (!have_programs()) return;
     const char *const flags[][3] = {
@@ -650,7 +650,7 @@ static void test_spm_random(void) {
         int32_t tokens[20000];
         const uint64_t vocabulary = (uint64_t)tokenizer_vocabulary(tokenizer);
         for (int i = 0; i < 20000; i++) {
-            // Many line ends, and many of the special tokens at the front.
+            // Many line ends, and many of the special tokens at the start.
             const bool special = random_below(&random, 4) == 0;
             tokens[i] = (int32_t)random_below(&random, special ? 8 : vocabulary);
         }
@@ -662,9 +662,9 @@ static void test_spm_random(void) {
     free(model);
 }
 
-// ---- spm: our encoding, which is spm_encode's --------------------------------
+// ---- spm: our encoding equals spm_encode's ----------------------------------
 
-// Compares a token with the next number that spm_encode wrote, or its line's end.
+// Compares a token with the next number that spm_encode wrote, or with the end of its line.
 static bool is_next(const char **at, int32_t token, int32_t end) {
     char *after = (char *)*at;
     const bool newline = *after == '\n',
@@ -673,7 +673,7 @@ static bool is_next(const char **at, int32_t token, int32_t end) {
     return same;
 }
 
-// Compares the two on a text whose last line is ended.
+// Compares both encodings of a text that ends with a newline.
 static void compare_encodings(const Tokenizer *tokenizer, Text text, const char *what) {
     int32_t *ours;
     const size_t count = tokenizer_encode(tokenizer, text.data, text.size, 1, &ours);
@@ -694,8 +694,8 @@ static void compare_encodings(const Tokenizer *tokenizer, Text text, const char 
     free(ours);
 }
 
-// Words of the small text and what is difficult: spaces in rows, characters that NFKC rewrites or
-// joins, such as no piece has, bytes that are no UTF-8, and names of pieces.
+// Words of the small text and difficult cases: runs of spaces, characters that NFKC rewrites or
+// joins, characters without a piece, invalid UTF-8, and names of pieces.
 static Bytes difficult_text(uint64_t seed) {
     static const char *const parts[] = {
         "the",        "castle",        " ",        "  ",     "\n",           "\t",
@@ -756,7 +756,7 @@ static void test_spm_encoding(void) {
 }
 
 // ---- WikiText-2 -------------------------------------------------------------
-// The text files, from $WIKITEXT2_DIR or next to the project, if they exist.
+// Maps the text files from $WIKITEXT2_DIR or next to the project, if they exist.
 static bool wikitext(FileMap files[3]) {
     const char *const names[] = {"train", "valid", "test"}, *directory = getenv("WIKITEXT2_DIR");
     if (!directory) directory = "../shared/data/wikitext-2";
