@@ -36,15 +36,15 @@ ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
 
 class Stopped(Exception):
-    """A signal came."""
+    """A signal stopped the comparison."""
 
 
 # ---- trainers, and the signals that stop them
 
 
 class Trainers:
-    """The processes that run; a signal to this one, or to one of them, ends all of them: each saves
-    a checkpoint."""
+    """The running trainers. A signal to this process or to one of them stops all; each saves a
+    checkpoint."""
 
     def __init__(self):
         self.running, self.lock, self.stopped = set(), threading.Lock(), False
@@ -58,8 +58,8 @@ class Trainers:
                 process.terminate()
 
     def run(self, directory, command):
-        """Trains in that directory, or resumes there; its exit code. What it says goes to
-        output.txt."""
+        """Trains in the directory, or resumes the run there, with output to output.txt. Returns the
+        exit code."""
         os.makedirs(directory, exist_ok=True)
         begun = os.path.exists(os.path.join(directory, "log.jsonl"))
         if begun and "-e" in command:  # a resumed run has its own weights
@@ -76,7 +76,7 @@ class Trainers:
                     stdin=subprocess.DEVNULL,
                 )
                 self.running.add(process)
-            if self.stopped:  # between the two
+            if self.stopped:  # a signal came after the check above
                 process.terminate()
             code = process.wait()
         with self.lock:
@@ -102,7 +102,7 @@ def make(target):
 
 
 def meta_of(name):
-    """What meta.json of a data set says; None where ./tokenize did not finish it."""
+    """Returns meta.json of a data set; None if ./tokenize did not finish it."""
     try:
         with open(f"data/{name}/meta.json", encoding="utf-8") as file:
             meta = json.load(file)
@@ -112,8 +112,8 @@ def meta_of(name):
 
 
 def open_data(name):
-    """meta.json of a data set, made where it is missing; it has to be the one expected. Of one
-    that the trainer generates, nothing is known."""
+    """Returns meta.json of a data set, which is made if it is missing. Raises Error if it is not
+    the expected one. For data that the trainer generates, returns no splits."""
     if DATA[name] is None:
         return {"splits": {}}
     if meta_of(name) is None:
@@ -132,7 +132,7 @@ def open_data(name):
 
 
 def describe(meta):
-    """A data set as the trainers name it in their logs."""
+    """Returns the description of a data set in the trainers' logs."""
     splits = ", ".join(
         f"{meta['splits'][s]['tokens']} {s}"
         for s in ("train", "val", "test")
@@ -151,7 +151,8 @@ def replace(path, text):
 
 
 def chosen(flag, names, patterns):
-    """Those that match one of the patterns, which spaces separate; all without any."""
+    """Returns the names that match one of the patterns, which are separated by spaces; all names if
+    patterns is None."""
     found = set(names if patterns is None else ())
     for pattern in (patterns or "").split():
         matches = fnmatch.filter(names, pattern)
@@ -182,15 +183,16 @@ class Comparison:
         self.out = arguments.output or f"runs/{name}{'-quick' if self.quick else ''}"
 
     def below(self, directory, data, *names):
-        """A path there; each of several data sets has a subdirectory."""
+        """Returns a path in the directory, with a subdirectory for the data set if there are
+        several."""
         return os.path.join(
             directory, *([data] if len(self.experiment["data"]) > 1 else []), *names
         )
 
-    # -- settings, which runs have to have in common to be compared
+    # -- settings: runs are compared only if theirs are equal
 
     def stored_settings(self, data):
-        """(settings, how many seeds) of the existing runs."""
+        """Returns (settings, number of seeds) of the existing runs."""
         for directory in (self.keep, self.out):
             path = directory and self.below(directory, data, "settings")
             if path and os.path.isfile(path):
@@ -200,7 +202,7 @@ class Comparison:
         return None, None
 
     def open_settings(self, data):
-        """Those of this call, stored next to the runs; with --report those that are stored."""
+        """Stores the settings of this call next to the runs; with --report uses the stored ones."""
         stored, seeds = self.stored_settings(data)
         if self.report_only:
             if stored:
@@ -237,7 +239,7 @@ class Comparison:
         return self.settings[data].partition(", data ")[0].rpartition(" -x ")[0]
 
     def steps_of(self, data, arm=None):
-        """Those of the settings, or of an arm that has its own."""
+        """Returns the steps of the settings, or those of the arm if it has its own."""
         steps = int(self.settings[data].partition(", data ")[0].rpartition(" -x ")[2])
         own = self.experiment.get("steps")
         return own(arm, steps, self) if arm and own else steps
@@ -249,9 +251,9 @@ class Comparison:
     # -- the plan
 
     def plan(self):
-        """All runs. An experiment that is tuned has its first seed at the values that tuning()
-        tries; the others follow, once these are finished, at each arm's best one. A run that begins
-        with another run's weights waits for it."""
+        """Yields all runs. In a tuned experiment the first seed runs at the values that tuning()
+        tries; when these are finished, the other seeds run at each arm's best value. A run that
+        begins with another run's weights waits for that run."""
         first = self.experiment.get("first_seed", 1)
         tuned = "tuned" in self.experiment
         for data in self.settings:
@@ -269,7 +271,7 @@ class Comparison:
                             yield run
 
     def before(self, data, arm, value, seed):
-        """The directory of the run whose weights this one begins with, if there is one."""
+        """Returns the directory of the run whose weights this run begins with, or None."""
         earlier = self.experiment.get("after", {}).get(value)
         name = self.below("", data, f"{arm}-{earlier}-seed-{seed}")
         return earlier and os.path.join(self.out, name)
@@ -279,8 +281,8 @@ class Comparison:
         return not before or self.is_finished(before)
 
     def tuning(self, data, arm):
-        """(values to try, the best of those that are finished, whether it stays): what the
-        experiment begins with, and the next value as long as the best is the first or the last."""
+        """Returns (values to try, the best of the finished ones, whether it is final). Begins with
+        the experiment's values, and adds the next value while the best is the first or the last."""
         values = [v for v in self.values if v in self.experiment["tuned"]] or self.values
         while True:
             best, complete = self.best_value(data, arm, values)
@@ -295,8 +297,8 @@ class Comparison:
                 return values, best, True
 
     def best_value(self, data, arm, values):
-        """(the one of the arm's lowest validation loss, of its first seeds that are finished, or
-        None; whether all of them are)."""
+        """Returns (the value with the arm's lowest validation loss among the finished runs of the
+        first seed, or None; whether all of these runs are finished)."""
         losses, complete = {}, True
         for value in values:
             run = self.planned(data, arm, value, self.experiment.get("first_seed", 1))
@@ -323,7 +325,7 @@ class Comparison:
             str(seed),
         ]
         if program.startswith("./train_") and program != "./train_translate":
-            command += ["--offsets", "fixed"]  # as the kept runs
+            command += ["--offsets", "fixed"]  # as in the kept runs
         if value is not None:
             command += self.experiment["value_options"](value).split()
         before = self.before(data, arm, value, seed)
@@ -336,7 +338,7 @@ class Comparison:
         )
 
     def log_of(self, run):
-        """The log of a run that is finished; None of one that is not."""
+        """Returns the path of a finished run's log; None if the run is not finished."""
         directory = os.path.join(self.out, run.name)
         path = os.path.join(directory, "log.jsonl")
         if os.path.isfile(os.path.join(directory, "diverged")) or self.is_finished(directory):
@@ -361,7 +363,7 @@ class Comparison:
         return any(map(os.path.isfile, marks))
 
     def keep_run(self, run):
-        """Its finished log, thinned."""
+        """Stores the thinned log of a finished run in --keep."""
         if not self.keep or self.is_kept(run):
             return
         path = os.path.join(self.keep, f"{run.name}.jsonl")
@@ -377,7 +379,7 @@ class Comparison:
 
 
 class Runner:
-    """Trains the runs of a comparison that are not finished, several at a time."""
+    """Trains the unfinished runs of a comparison, several at a time."""
 
     def __init__(self, comparison, trainers):
         self.c, self.trainers = comparison, trainers
@@ -387,9 +389,9 @@ class Runner:
         self.lock = threading.Lock()
 
     def probe(self, run):
-        """What a run costs, by training for five steps: the seconds of a step, of an evaluation,
-        and of all that a run does once. None on a GPU, where a start takes as long as many
-        steps."""
+        """Measures the cost of a run by training for five steps. Returns the seconds per step, per
+        evaluation, and of everything that a run does once; None on a GPU, where starting takes as
+        long as many steps."""
         path = os.path.join(self.c.out, f"{run.cost}.cost")
         if self.c.gpu:
             return None
@@ -404,14 +406,15 @@ class Runner:
                 events = logs.read(os.path.join(directory, "log.jsonl"))
             ms = logs.values(events, "ms")
             evaluation = logs.last(logs.values(events, "val_ms")) or 0
-            # The middle step: the first is slow, kernels are made for it.
+            # The median step: the first is slow because it creates kernels.
             once = wall - (sum(ms) + evaluation) / 1000
             replace(path, f"{logs.low_median(ms) / 1000} {evaluation / 1000} {once}\n")
         with open(path, encoding="utf-8") as file:
             return [float(x) for x in file.read().split()]
 
     def time_left(self, run):
-        """The seconds that it still takes; on a GPU the same for each."""
+        """Returns the estimated seconds until a run is finished; on a GPU 1 for each unfinished
+        run."""
         if self.c.log_of(run):
             return 0.0
         cost = self.probe(run)
@@ -424,8 +427,8 @@ class Runner:
         return (1 - (passed or 0) / steps) * (steps * step + self.c.evaluations * evaluation) + once
 
     def to_go(self):
-        """ ", about 1h 02m to go": runs take longer than planned by as much as those did that are
-        finished."""
+        """Returns ", about 1h 02m to go". Scales the planned time by the ratio of time taken to
+        time planned of the finished runs."""
         left = sum(self.seconds.values()) - self.planned
         if self.planned:
             left *= self.spent / self.planned
@@ -498,7 +501,7 @@ class Runner:
             raise Stopped
 
 
-# ---- what came out
+# ---- results
 
 
 def key_of(row):
@@ -506,7 +509,7 @@ def key_of(row):
 
 
 def kept_rows(c, directory):
-    """Rows of a runs.csv, for runs whose logs are not there."""
+    """Returns the rows of a runs.csv, for runs whose logs are missing."""
     path = directory and os.path.join(directory, "runs.csv")
     if not path or not os.path.isfile(path):
         return {}
@@ -531,7 +534,7 @@ def number_or_text(text):
 
 
 def collect(c):
-    """c.rows: of each finished run what its log says, and c.logs: their lines."""
+    """Sets c.rows to the measures of each finished run, and c.logs to the lines of their logs."""
     c.rows, c.logs, c.unfinished = [], {}, 0
     known = {**kept_rows(c, c.out), **kept_rows(c, c.keep)}
     for run in c.plan():
@@ -569,12 +572,12 @@ def collect(c):
 
 
 def over(last, best):
-    """Whether a run ended a tenth above its best validation loss."""
+    """Returns whether a run ended more than a tenth above its best validation loss."""
     return last is not None and last > 1.1 * best
 
 
 def borrow(c, arm, pattern):
-    """Runs that another comparison kept."""
+    """Adds the runs that another comparison kept."""
     for path in sorted(glob.glob(pattern)):
         events, seed = logs.read(path), int(re.search(r"-seed-(\d+)", path)[1])
         c.rows.append(
@@ -600,8 +603,8 @@ def write_csv(path, names, rows):
 
 
 def write_tables(c, directory):
-    """runs.csv: one line per run, also of arms that this call was not asked for; results.csv: one
-    per arm; layers.csv: one per layer of a run."""
+    """Writes runs.csv, one line per run, including arms that this call did not select; results.csv,
+    one line per arm; and layers.csv, one line per layer of a run."""
     several = len(c.experiment["data"]) > 1
     names = (
         (["data"] if several else [])
@@ -655,7 +658,8 @@ def write_tables(c, directory):
 
 
 def write_results(c):
-    """Tables and pictures, where --output or else --keep says; when runs were made, in both."""
+    """Writes tables and pictures: with --report into --output, or else --keep; after training into
+    the output directory and --keep."""
     given = c.arguments.output
     places = [given or c.keep or c.out] if c.report_only else [c.out] + ([c.keep] if c.keep else [])
     lines = [f"# {c.experiment['title']}", ""]
@@ -682,7 +686,7 @@ def write_results(c):
 
 
 def compare(name, arguments, trainers):
-    """A whole comparison."""
+    """Runs a whole comparison."""
     c = Comparison(name, arguments)
     if not c.report_only:
         cores = len(os.sched_getaffinity(0))
@@ -702,7 +706,7 @@ def compare(name, arguments, trainers):
     if not c.report_only:
         try:
             runs = None
-            while runs != (runs := list(c.plan())):  # a tuned one grows
+            while runs != (runs := list(c.plan())):  # a tuned experiment adds runs
                 Runner(c, trainers).run()
         finally:
             if c.jobs > 1:
@@ -726,7 +730,7 @@ def whole_number(text):
 
 
 def path(text):
-    """Relative to where the script was called."""
+    """Returns the absolute path; relative paths begin at the caller's directory."""
     if not text:
         raise argparse.ArgumentTypeError("expected a directory")
     return os.path.abspath(text)
@@ -792,7 +796,7 @@ def parser_of(name):
 
 
 def claims(arguments, trainers):
-    """Every comparison of the README, each kept in dev/results/NAME."""
+    """Runs every comparison of the README, and keeps each in dev/results/NAME."""
     failures = 0
     for name, options in CLAIMS["comparisons"]:
         if trainers.stopped:

@@ -20,7 +20,7 @@ NOT_SHOWN = {"step", "seconds"}
 
 
 def scalars(line):
-    """(name, value) of what a line of a log measures."""
+    """Yields (name, value) of each measure in a line of a log."""
     for key, value in line.items():
         if key in NOT_SHOWN or isinstance(value, bool) or not isinstance(value, (int, float)):
             continue
@@ -41,7 +41,7 @@ def export(run, directory, tensorboard):
     if not lines:
         raise logs.Error(f"{path}: no training step in it")
     begin = os.path.getmtime(path) - max(line.get("seconds", 0) for line in lines)
-    shutil.rmtree(directory, ignore_errors=True)  # what an earlier call wrote
+    shutil.rmtree(directory, ignore_errors=True)  # output of an earlier call
     writer = tensorboard.EventFileWriter(directory)
     count = 0
     for line in lines:
@@ -61,7 +61,7 @@ def export(run, directory, tensorboard):
 
 
 def library():
-    """The classes of tensorboard that write."""
+    """Returns the classes of tensorboard that write."""
     try:
         from tensorboard.compat.proto.event_pb2 import Event
         from tensorboard.compat.proto.summary_pb2 import Summary

@@ -14,22 +14,22 @@ import statistics
 import sys
 
 THIN_EVERY = 50  # steps
-LAST_STEPS = 100  # whose mean loss is "the training loss at the end"
+LAST_STEPS = 100  # their mean loss is "the training loss at the end"
 
 
 class Error(Exception):
-    """What a user is told in one line."""
+    """An error message of one line for the user."""
 
 
 class UsageError(Exception):
-    """Options that do not fit each other."""
+    """Wrong or contradictory options."""
 
 
 # ---- reading
 
 
 def path_of(run):
-    """The log of a run, which is named by its directory or by the log itself."""
+    """Returns the path of a run's log. A run is named by its directory or by the log itself."""
     path = os.path.join(run, "log.jsonl") if os.path.isdir(run) else run
     if not os.path.isfile(path):
         raise Error(f"{run if path == run else path}: no such file")
@@ -37,7 +37,7 @@ def path_of(run):
 
 
 def read(path):
-    """The lines of a log as dictionaries. A last line that was cut short is left out."""
+    """Returns the lines of a log as dictionaries, without an incomplete last line."""
     with open(path, encoding="utf-8") as file:
         lines = file.read().splitlines()
     events = []
@@ -55,15 +55,15 @@ def is_step(event):
 
 
 def number(event, key):
-    """A member that is a finite number; None where it is missing or null."""
+    """Returns a member that is a finite number; None if it is missing or null."""
     value = event.get(key)
     finite = isinstance(value, (int, float)) and not isinstance(value, bool)
     return value if finite and math.isfinite(value) else None
 
 
 def series(events, key):
-    """(step, value, seconds) of all lines with that number. A run that was begun again counts
-    from there."""
+    """Returns [(step, value, seconds)] of all lines with that number. If a run was resumed, its
+    later lines replace earlier ones of the same steps."""
     found = []
     for event in events:
         value = number(event, key)
@@ -80,7 +80,7 @@ def values(events, key):
 
 
 def start_of(events):
-    """What the starts say, and each time that the run was resumed: the last one counts."""
+    """Merges the start of a run and each resume; the last value of a member counts."""
     told = {}
     for event in events:
         if event.get("event") in ("start", "resume"):
@@ -104,7 +104,7 @@ def low_median(numbers):
 
 
 def last_loss(events):
-    """The mean loss of the last steps; None where a thinned log does not have them."""
+    """Returns the mean loss of the last steps; None if a thinned log lacks some of them."""
     losses = series(events, "loss")
     end = losses[-1][0] if losses else 0
     found = [loss for step, loss, _ in losses if step > end - LAST_STEPS]
@@ -112,7 +112,7 @@ def last_loss(events):
 
 
 def of_whole_log(events):
-    """What thinning would change."""
+    """Returns the measures that thinning would change."""
     thinned = next((e for e in events if e.get("event") == "thinned"), {})
     steps = [event for event in events if is_step(event)]
     return {
@@ -127,13 +127,13 @@ def of_whole_log(events):
 
 
 def machine_of(start):
-    """Processor and library, without what differs between two calls."""
+    """Returns the processor and the library, without parts that differ between two calls."""
     parts = [start.get("processor"), (start.get("products") or "").split(", peak")[0]]
     return ", ".join(part for part in parts if part) or None
 
 
 def measure(events):
-    """Everything that the tables of comparisons show of a run."""
+    """Returns everything about a run that the tables of comparisons show."""
     start = start_of(events)
     val_loss = values(events, "val_loss")
     model = start.get("model", "").split(", ")
@@ -162,8 +162,9 @@ def measure(events):
 
 
 def measure_statistics(events):
-    """Of what --stats measured at the end: of each layer its weights' mean excess kurtosis, the
-    kurtosis and the largest value of the residual stream after it, and the sink's share."""
+    """Returns the measures of --stats at the end: for each layer the mean excess kurtosis of its
+    weights, and the kurtosis and the largest value of the residual stream after it; and the sink's
+    share."""
     weights, activations, largest, shares = {}, {}, {}, {}
     for event in events:
         if event.get("event") != "statistics":
@@ -173,7 +174,7 @@ def measure_statistics(events):
             layer = next((int(p) + 1 for p in event["tensor"].split(".") if p.isdigit()), 0)
             weights.setdefault(layer, []).append(kurtosis)
         elif event.get("place") == "residual" and event["layer"] > 0:
-            activations[event["layer"]] = kurtosis  # the later one, where a run measured twice
+            activations[event["layer"]] = kurtosis  # the later one if a run measured twice
             largest[event["layer"]] = number(event, "max_abs")
         if number(event, "sink_share") is not None:
             shares[event["place"] == "key_weights", event["layer"]] = event["sink_share"]
@@ -194,18 +195,19 @@ def measure_statistics(events):
 
 
 def shorten(value):
-    """Numbers to seven digits."""
+    """Rounds floats to seven digits."""
     if isinstance(value, float):
         return float(f"{value:.7g}") if math.isfinite(value) else None
     return value
 
 
-# What follows from other numbers, and no table shows.
+# Members that follow from others and that no table shows.
 UNUSED = ("peak_fraction", "max_abs_over_std", "n", "mean", "std", "memory")
 
 
 def is_used(event):
-    """Of --stats, tables show weights, the residual stream and what a sink takes."""
+    """Returns whether tables use a line: of --stats only weights, the residual stream and the
+    sink's share."""
     return (
         event.get("event") != "statistics"
         or "tensor" in event
@@ -215,7 +217,7 @@ def is_used(event):
 
 
 def thin(events, every=THIN_EVERY):
-    """The lines of a log that are kept."""
+    """Returns the lines of a log that are kept."""
     if any(event.get("event") == "thinned" for event in events):
         return events
     largest = {}  # norm and step, for each window of steps
@@ -247,7 +249,7 @@ def mean(numbers):
 
 
 def spread(numbers):
-    """The standard deviation, of at least two."""
+    """Returns the standard deviation; None for fewer than two numbers."""
     return statistics.stdev(numbers) if len(numbers) > 1 else None
 
 
@@ -256,7 +258,8 @@ def perplexity(loss):
 
 
 def incomplete_beta(a, b, x):
-    """The regularised incomplete beta function, by its continued fraction (Lentz's method)."""
+    """Computes the regularised incomplete beta function by its continued fraction (Lentz's
+    method)."""
     if x <= 0 or x >= 1:
         return float(x >= 1)
     if x > (a + 1) / (a + b + 2):
@@ -288,12 +291,12 @@ def incomplete_beta(a, b, x):
 
 
 def two_sided(t, freedom):
-    """The probability of a Student's t at least as far from 0."""
+    """Returns the probability that Student's t is at least as far from 0."""
     return incomplete_beta(freedom / 2, 0.5, freedom / (freedom + t * t))
 
 
 def ratio(difference, error):
-    """Student's t; its error is 0 where all differences are equal."""
+    """Returns Student's t; the error is 0 if all differences are equal."""
     return (
         difference / error
         if error > 0
@@ -304,7 +307,8 @@ def ratio(difference, error):
 
 
 def paired_test(differences):
-    """p of a mean difference of 0, of the differences of pairs; None of fewer than two."""
+    """Returns p of the hypothesis that the mean of paired differences is 0; None for fewer than
+    two."""
     n = len(differences)
     if n < 2:
         return None
@@ -313,7 +317,8 @@ def paired_test(differences):
 
 
 def welch_test(a, b):
-    """p of equal means of two groups whose spreads may differ; None of fewer than two each."""
+    """Returns p of the hypothesis that two groups have equal means; their spreads may differ. None
+    for fewer than two numbers in a group."""
     if min(len(a), len(b)) < 2:
         return None
     errors = [statistics.variance(x) / len(x) for x in (a, b)]
@@ -333,12 +338,12 @@ def decimals(x):
 
 
 def show(x):
-    """A number with about four digits, "-" for None."""
+    """Formats a number with about four digits; "-" for None."""
     return "-" if x is None else "inf" if math.isinf(x) else f"{x:.{decimals(x)}f}"
 
 
 def both(numbers):
-    """ "mean ± standard deviation" of those that are known."""
+    """Returns "mean ± standard deviation" of the known numbers."""
     known = [x for x in numbers if x is not None]
     if len(known) < 2 or not all(map(math.isfinite, known)):
         return show(mean(known))
@@ -350,7 +355,7 @@ def show_p(p):
 
 
 def duration(seconds):
-    """ "1h 02m", "3m 20s", "12s"."""
+    """Returns "1h 02m", "3m 20s" or "12s"."""
     s = int(seconds + 0.5)
     if s < 60:
         return f"{s}s"

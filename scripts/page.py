@@ -8,7 +8,7 @@ import secrets
 import logs
 
 PARTS = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "dev", "page")
-POINTS = 1500  # of a curve
+POINTS = 1500  # per curve
 COLUMNS = ("step", "seconds", "epoch", "loss", "lr", "grad_norm", "tokens_per_s")
 MEANS = ("loss", "grad_norm", "tokens_per_s")
 
@@ -19,7 +19,8 @@ def part(name):
 
 
 def columns_of(steps):
-    """A list for each column, of means where there are more steps than points."""
+    """Returns a list for each column; if there are more steps than POINTS, each point stands for
+    several steps (MEANS: their mean, else the last value)."""
     every = len(steps) // POINTS + 1
     groups = [steps[i : i + every] for i in range(0, len(steps), every)]
     columns = {}
@@ -32,7 +33,7 @@ def columns_of(steps):
 
 
 def run_of(path):
-    """What the page shows of a run."""
+    """Returns the data of a run that the page shows."""
     log = logs.path_of(path)
     steps, lines = [], []
     for event in logs.read(log):
@@ -47,7 +48,7 @@ def run_of(path):
 
 
 def as_script_data(value):
-    """JSON that can end no element of HTML."""
+    """Returns JSON that cannot end an HTML element."""
     text = json.dumps(value, ensure_ascii=True, allow_nan=False)
     return re.sub("[<>&]", lambda found: f"\\u{ord(found[0]):04x}", text)
 

@@ -16,7 +16,7 @@ import sys
 
 import logs
 
-# Okabe and Ito's colours, which colour-blind eyes tell apart too.
+# Okabe and Ito's colours, which colour-blind readers can distinguish.
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000")
 MODELS = {"fastformer": "Fastformer", "gpt2": "GPT-2", "bert": "BERT", "translate": "Transformer"}
 DATA = {
@@ -31,7 +31,7 @@ MISSING = "matplotlib is missing: pip install matplotlib (Debian: apt install py
 
 
 def matplotlib():
-    """The library, set up; None where it is missing."""
+    """Returns pyplot, set up; None if matplotlib is missing."""
     try:
         import matplotlib as library
 
@@ -61,7 +61,8 @@ def matplotlib():
 
 
 def shrink(path):
-    """A PNG of our colours and greys, each in 16 shades between it and white: a third the size."""
+    """Reduces a PNG to a third of its size: its palette has our colours, each in 16 steps to white,
+    and greys."""
     from PIL import Image
 
     colours = [tuple(int(c[i : i + 2], 16) for i in (1, 3, 5)) for c in COLOURS]
@@ -73,7 +74,7 @@ def shrink(path):
 
 
 def save(figure, directory, name, formats=("png", "svg")):
-    """NAME.png and NAME.svg, whole or not at all."""
+    """Writes NAME.png and NAME.svg atomically."""
     os.makedirs(os.path.dirname(os.path.join(directory, name)) or ".", exist_ok=True)
     for kind in formats:
         path = os.path.join(directory, f"{name}.{kind}")
@@ -90,7 +91,7 @@ def save(figure, directory, name, formats=("png", "svg")):
 
 
 def plain(x, _=None):
-    """A tick's label: 3e-4, 2.5e-3, 0.05, 20, 3,000, 1e6."""
+    """Returns the label of a tick: 3e-4, 2.5e-3, 0.05, 20, 3,000, 1e6."""
     if 1000 <= abs(x) < 1e6:
         return f"{x:,.0f}"
     if x == 0 or 1e-2 <= abs(x) < 1e6:
@@ -99,7 +100,7 @@ def plain(x, _=None):
 
 
 def logarithmic(axis, limits):
-    """A logarithmic axis with a label at each power of ten, and between where these are few."""
+    """Labels a logarithmic axis at each power of ten, and between them if these are few."""
     from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
     low, high = sorted(limits)
@@ -114,7 +115,7 @@ def logarithmic(axis, limits):
 
 
 def finish(ax, panel):
-    """Labels, scales and ticks of a panel, once its curves are drawn."""
+    """Sets labels, scales and ticks of a panel after its curves are drawn."""
     ax.set_xlabel(panel.get("xlabel", ""))
     ax.set_ylabel(panel.get("ylabel", ""))
     ax.set_title(panel.get("title", ""), fontsize=10)
@@ -141,8 +142,8 @@ def finish(ax, panel):
 
 
 def draw_curve(ax, curve):
-    """A curve: label, colour (a number), points (x, y[, spread]); marks: places
-    (x, y) that diverged."""
+    """Draws a curve: label, colour (an index), points (x, y[, spread]); marks: points (x, y) where
+    a run diverged."""
     colour = COLOURS[curve["colour"] % len(COLOURS)]
     style = {
         "color": colour,
@@ -161,9 +162,9 @@ def draw_curve(ax, curve):
 
 
 def draw(directory, name, panels, title=None, formats=("png", "svg")):
-    """NAME.png and NAME.svg: panels side by side with one legend to the right. Panels without a
-    curve are left out; no panel, no picture. Without matplotlib it prints a message. Whether it
-    drew one."""
+    """Writes NAME.png and NAME.svg: panels side by side with one legend to the right. Leaves out
+    panels without curves, and draws nothing if no panel is left. Prints a message if matplotlib is
+    missing. Returns whether it drew a picture."""
     panels = [{**p, "curves": [c for c in p["curves"] if c["points"]]} for p in panels]
     panels = [panel for panel in panels if panel["curves"]]
     if not panels:
@@ -195,20 +196,22 @@ def draw(directory, name, panels, title=None, formats=("png", "svg")):
 
 
 def smooth(points):
-    """Each value's mean with the hundredth before and the hundredth after it; at the beginning,
-    where the loss falls fast, with as many as there are on both sides. At most 1,000 points."""
+    """Averages each value with the hundredth of the values before it and the hundredth after it; at
+    the beginning, where the loss falls fast, with the same number on both sides. Returns at most
+    1,000 points."""
     n = len(points)
     sums = [0, *itertools.accumulate(value for _, value, _ in points)]
     kept = []
     for i in range(0, n, n // 1000 + 1):
-        half = min(max(n // 100, 2), i)  # of a thinned log, a few points
+        half = min(max(n // 100, 2), i)  # at least a few points of a thinned log
         end = min(i + half + 1, n)
         kept.append((points[i][0], (sums[end] - sums[i - half]) / (end - i + half), points[i][2]))
     return kept
 
 
 def mean_series(found):
-    """Of several runs' (step, value, seconds), the mean at each step that all of them have."""
+    """Returns the mean of several runs' (step, value, seconds) at each step that all of them
+    have."""
     by_step = {}
     for points in found:
         for step, value, seconds in points:
@@ -227,7 +230,8 @@ def time_unit(seconds):
 
 
 def curves_of(groups, key, place, smoothed=False, **style):
-    """A curve for each group of runs: the mean of that number. place(point): its x."""
+    """Returns a curve for each group of runs: the mean of a number. place(point) is the point's
+    x."""
     curves = []
     for colour, (label, runs) in enumerate(groups):
         points = mean_series(
@@ -245,7 +249,7 @@ def curves_of(groups, key, place, smoothed=False, **style):
 
 
 def runs_figure(pyplot, groups, title, place, xlabel):
-    """The loss above; bits per byte, gradient norm and learning rate below."""
+    """Draws the loss above; bits per byte, gradient norm and learning rate below."""
     lower = [
         ("val_bpb", "validation, bits per byte"),
         ("grad_norm", "gradient norm, smoothed"),
@@ -294,7 +298,7 @@ def runs_figure(pyplot, groups, title, place, xlabel):
 
 
 def draw_runs(directory, groups, title="", formats=("png", "svg")):
-    """loss_by_step and loss_by_time of (label, logs of runs that differ in their seeds)."""
+    """Draws loss_by_step and loss_by_time of (label, logs of runs that differ in their seeds)."""
     pyplot = matplotlib()
     if not pyplot:
         print(f"no loss_by_step.png: {MISSING}")
@@ -312,7 +316,8 @@ def draw_runs(directory, groups, title="", formats=("png", "svg")):
 
 
 def name_of(run, runs):
-    """The last part of its path, or the whole path where another run has the same last part."""
+    """Returns the last part of a run's path, or the whole path if another run has the same last
+    part."""
 
     def short(path):
         base = os.path.basename(os.path.normpath(path))
@@ -322,7 +327,7 @@ def name_of(run, runs):
 
 
 def heading(events):
-    """Model and data of a run: "Fastformer on WikiText-2"."""
+    """Returns the model and data of a run, such as "Fastformer on WikiText-2"."""
     start = logs.start_of(events)
     model = start.get("model", "").split(",")[0]
     path = start.get("data", "").rpartition(": ")[0] or start.get("data", "")
@@ -333,7 +338,7 @@ def heading(events):
 
 
 def next_to(runs):
-    """The directory that holds all these runs."""
+    """Returns the directory that holds all these runs."""
     directories = [os.path.dirname(os.path.abspath(logs.path_of(run))) for run in runs]
     return os.path.relpath(os.path.commonpath([os.path.dirname(path) for path in directories]))
 

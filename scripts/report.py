@@ -25,7 +25,7 @@ OPTIONS = ("optimizer", "lr", "schedule", "warmup", "weight-decay", "dropout", "
 
 
 def measured(event, split, unit):
-    """As a table has it; a perplexity that no number holds is null in the log: inf, if the loss is
+    """Returns a measure as text. A perplexity that overflows is null in the log: inf if the loss is
     a number."""
     key = f"{split}_{unit}"
     if key not in event:
@@ -37,7 +37,7 @@ def measured(event, split, unit):
 
 
 def column(run):
-    """{name of a row: cell} of a run; None where it does not say."""
+    """Returns {name of a row: cell} of a run; None if the log lacks the value."""
     events = logs.read(logs.path_of(run))
     if not logs.series(events, "loss"):
         raise logs.Error(f"{logs.path_of(run)}: no training step in it")
@@ -62,7 +62,7 @@ def column(run):
 
 
 def cell(value):
-    """In one line, and without a bar of its own."""
+    """Returns the text of a cell, in one line and with its bars escaped."""
     text = "" if value is None else str(value)
     return " ".join(text.split()).replace("|", "\\|") or "-"
 

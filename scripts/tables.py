@@ -8,7 +8,7 @@ from logs import both, show_p
 
 
 def table(heads, lines):
-    """Markdown of a list of lines."""
+    """Returns a list of lines as a Markdown table."""
     return [
         "| " + " | ".join(heads) + " |",
         "|" + "---|" * len(heads),
@@ -25,7 +25,7 @@ def rows_of(c, arm, value=None, data=None):
 
 
 def column(key, of=lambda x: x):
-    """Mean and spread of a number of the runs, or of what `of` makes of it."""
+    """Returns a column: mean and spread over the runs of of(number)."""
     return lambda rows: both([None if row.get(key) is None else of(row[key]) for row in rows])
 
 
@@ -38,12 +38,13 @@ def max_text(numbers, form):
 
 
 def mark(rows):
-    """Whether one of them diverged."""
+    """Returns a mark if one of the runs diverged."""
     return " x" if any(row.get("diverged") for row in rows) else ""
 
 
 def arms_table(c, columns, head="model", data=None, arms=None):
-    """A line for each arm that has runs; columns: (heading, cell of its rows)."""
+    """Returns a table with a line for each arm that has runs; columns: (heading, function of the
+    arm's rows that returns a cell)."""
     arms = [arm for arm in arms or c.arms if rows_of(c, arm, data=data)]
     return table(
         [head, *(name for name, _ in columns)],
@@ -52,7 +53,8 @@ def arms_table(c, columns, head="model", data=None, arms=None):
 
 
 def grid(c, columns):
-    """A line for each arm, with these columns for each value; {} in a heading is the value."""
+    """Returns a table with a line for each arm, and these columns for each value; {} in a heading
+    is replaced by the value."""
     heads = [name.format(value) for value in c.values for name, _ in columns]
     return table(
         ["", *heads],
@@ -63,11 +65,12 @@ def grid(c, columns):
     )
 
 
-# ---- how sure a difference is
+# ---- significance of differences
 
 
 def difference(c, arm, base, key, value=None, data=None, paired=True):
-    """(differences or their mean, p): seed by seed with a paired t test, else Welch's."""
+    """Returns (differences, p): seed by seed with a paired t test, else the difference of the means
+    with Welch's test."""
     a, b = (
         {row["seed"]: row[key] for row in rows_of(c, name, value, data) if row.get(key) is not None}
         for name in (arm, base)
@@ -85,7 +88,7 @@ def difference(c, arm, base, key, value=None, data=None, paired=True):
 
 
 def signed(numbers, digits=4):
-    """ "+0.0077 ± 0.0156"."""
+    """Returns "+0.0077 ± 0.0156"."""
     if not numbers:
         return "-"
     sd = logs.spread(numbers)
@@ -93,7 +96,7 @@ def signed(numbers, digits=4):
 
 
 def differences(c, key, name, base_of, paired=True, arms=None):
-    """A paragraph and a table: how much less or more each arm has than its baseline, and p."""
+    """Returns a paragraph and a table: the difference of each arm from its baseline, and p."""
     lines = []
     for arm in arms or c.arms:
         base = base_of(arm)
@@ -122,14 +125,14 @@ def differences(c, key, name, base_of, paired=True, arms=None):
 
 
 def machines(rows):
-    """ "5 runs on NVIDIA H200, ..., bf16; 1 run on ..."."""
+    """Returns "5 runs on NVIDIA H200, ..., bf16; 1 run on ..."."""
     counted = collections.Counter(row.get("machine") or "an unknown machine" for row in rows)
     most_first = sorted(counted.items(), key=lambda x: (x[1], x[0]), reverse=True)
     return "; ".join(f"{n} {'run' if n == 1 else 'runs'} on {name}" for name, n in most_first)
 
 
 def machine_list(c):
-    """Where several machines made the runs, which made which: they may compute in different
+    """Lists the runs of each machine if several made them: they may compute in different
     precisions."""
     found = {}
     for row in c.rows:
@@ -153,13 +156,14 @@ def machine_list(c):
 
 
 def main_processor(c):
-    """That of most runs: times and speeds of others do not belong next to its."""
+    """Returns the processor of most runs. Times and speeds on others are not comparable with its
+    own."""
     counted = collections.Counter(row.get("processor") for row in c.rows if row.get("processor"))
     return counted.most_common(1)[0][0] if counted else None
 
 
 def timed(c, key, of=lambda x: x):
-    """A column of a time or a speed, of the runs on that processor."""
+    """Returns a column of a time or a speed, of the runs on the main processor."""
     processor = main_processor(c)
     return lambda rows: both(
         [

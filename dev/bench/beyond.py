@@ -11,7 +11,7 @@ import subprocess
 import step as bench
 
 MODELS = {"fastformer": [], "fastformer-global": ["--windows", "global"], "gpt2": []}
-TIMES = 8  # as many tokens as there are positions
+TIMES = 8  # length of the texts, in multiples of T
 
 
 def train(name, options, arguments):

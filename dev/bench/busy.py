@@ -23,7 +23,8 @@ HOG = [sys.executable, "-c", "while True: pass"]
 
 
 def settings_of(trainer):
-    """The library's own default, and all ways, of which "" is the trainer's."""
+    """Returns the OpenMP library's default setting and all settings to measure; "" is the trainer's
+    own."""
     llvm = "libomp" in subprocess.run(["ldd", trainer], capture_output=True, text=True, check=True).stdout
     default, *others = (
         ("KMP_BLOCKTIME=200", "KMP_BLOCKTIME=1", "KMP_BLOCKTIME=0")
@@ -34,7 +35,7 @@ def settings_of(trainer):
 
 
 class Run:
-    """The trainer with a setting, until it is killed."""
+    """The trainer running with an environment setting, until end() kills it."""
 
     def __init__(self, arguments, setting):
         self.directory = tempfile.TemporaryDirectory()
@@ -49,7 +50,7 @@ class Run:
     def log(self):
         try:
             return bench.read_log(self.output)
-        except (OSError, ValueError):  # not yet, or half a line
+        except (OSError, ValueError):  # no log yet, or an incomplete line
             return []
 
     def wait_for(self, count):
@@ -67,7 +68,8 @@ class Run:
 
 
 def steps(arguments, setting):
-    """Milliseconds of each step but the first, for some seconds and at least 4 steps; and the run's first line."""
+    """Returns the milliseconds of all steps but the first, of some seconds and at least 4 steps,
+    and the log's first line."""
     run = Run(arguments, setting)
     run.wait_for(1)
     time.sleep(arguments.seconds)
@@ -77,7 +79,8 @@ def steps(arguments, setting):
 
 
 def measure(arguments, loads, settings):
-    """{(setting, load): milliseconds}: rounds of all settings, so that what changes on the machine meets all of them."""
+    """Returns {(setting, load): median milliseconds} and a log's first line. Each round measures
+    all settings, so that drift of the machine affects all of them."""
     times, first = {}, None
     for load in loads:
         hogs = [] if load == "run" else [subprocess.Popen(HOG) for _ in range(load)]

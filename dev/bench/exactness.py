@@ -38,7 +38,7 @@ ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..")
 
 
 def gradients_of(variant, meta, tensors, dtype):
-    """The module after a backward pass, its logits and its loss."""
+    """Returns the module after a backward pass, its logits and its loss."""
     module = create_model("fastformer", variant, reference_config(meta), compiled=False).to(dtype)
     load_parameters(module, tensors)
     tokens, mask, labels = (tensors[n].long() for n in ("input_ids", "attention_mask", "labels"))
@@ -54,7 +54,8 @@ def norm(tensors):
 
 
 def published(meta, tensors):
-    """Relative and largest absolute error of the logits, relative error and norm of the gradients."""
+    """Returns the logits' relative and largest absolute errors, and the gradients' relative error
+    and norm."""
     module, logits, _ = gradients_of("published", meta, tensors, torch.float32)
     largest = (logits - tensors["logits"]).abs().max().item()
     gradients = check_gradients(module, tensors), norm(p.grad for p in module.parameters())
@@ -62,18 +63,18 @@ def published(meta, tensors):
 
 
 def ours(path):
-    """Relative error of the logits and of the gradients."""
+    """Returns the relative errors of the logits and of the gradients."""
     command = [os.path.join(ROOT, "test_fastformer"), "-r", path, "-p", "float"]
     line = subprocess.run(command, capture_output=True, text=True, check=False).stdout
     found = re.search(r"logits (\S+) .*?grad\w* ([-+.0-9e]+)", line)
     return map(float, found.groups()) if found else sys.exit(f"{' '.join(command)}: printed {line!r}, expected the errors")
 
 
-# ---- a reference file of a run ---------------------------------------------------------------------------------------
+# ---- a reference file from a run -------------------------------------------------------------------------------------
 
 
 def reference_of(run, data):
-    """Metadata and tensors as dev/reference/README.md has them."""
+    """Returns metadata and tensors as dev/reference/README.md describes them."""
     meta, tensors = read_safetensors(os.path.join(run, "model.safetensors"), "cpu")
     length = int(meta["n_positions"])
     tokens = torch.tensor(read_shard(os.path.join(data, "val_000000.bin"))[:length], dtype=torch.int32).view(1, -1)

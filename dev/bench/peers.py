@@ -24,7 +24,7 @@ import time
 import step as bench
 from step import DROPOUT, PRECISIONS, fail
 
-# Ours: with all threads, with one, and without any library. "auto" is the precision that a trainer chooses by itself.
+# Ours: all threads, one thread, no libraries. "auto": the trainer chooses the precision.
 TRAINER_VARIANTS = {"c": (*PRECISIONS, "auto"), "c-one-thread": PRECISIONS, "c-built-in": ("fp32",)}
 PYTORCH_MODES = ("eager-fp32", "compile-fp32", "compile-bf16")
 PYTORCH_VARIANTS = {
@@ -33,7 +33,7 @@ PYTORCH_VARIANTS = {
     "bert": ("huggingface",),
     "translate": ("huggingface", "torch"),
 }
-# train_fastformer with other attention, in today's blocks: of four layers, which repeat.
+# train_fastformer with other attention, in TODAY's blocks. The attention of four layers repeats.
 ATTENTION = {
     "hybrid": "additive:2+additive:4+additive:8+softmax:global --positions rotary",
     "hybrid-local": "additive:2+additive:4+additive:8+softmax:256 --positions rotary",
@@ -44,11 +44,11 @@ ATTENTION = {
     "softmax": "softmax:global --positions rotary",
 }
 TODAY = "--norm rms --ffn swiglu --scores qknorm --pool raw --rescale 2".split()
-WARMUP_STEPS = 3  # a step compiles, another settles the allocator
-LOCKED_SECONDS = 45  # then others have their turn
+WARMUP_STEPS = 3  # one step compiles, another settles the allocator
+LOCKED_SECONDS = 45  # after this time the lock is released once, for others
 
-# What makes PyTorch faster here: large blocks stay with the process, on huge pages. A variable that is set already stays
-# as it is.
+# Makes PyTorch faster here: large blocks stay with the process, on huge pages. Variables that are
+# already set keep their values.
 PYTORCH_ENVIRONMENT = {
     "GLIBC_TUNABLES": ":".join(
         f"glibc.malloc.{name}={value}"
@@ -75,7 +75,7 @@ def program_of(model):
 
 
 def peak_memory(process="self"):
-    """Largest resident set, bytes."""
+    """Returns the peak resident set size in bytes."""
     with open(f"/proc/{process}/status") as file:
         return next(int(line.split()[1]) * 1024 for line in file if line.startswith("VmHWM:"))
 
@@ -84,7 +84,8 @@ def peak_memory(process="self"):
 
 
 class Trainer:
-    """Our trainer in an endless run, which is stopped between its turns; its log has the milliseconds of each step."""
+    """An endless run of our trainer, stopped by SIGSTOP between its turns. Its log has the
+    milliseconds of each step."""
 
     def __init__(self, name, program, config, data, threads, dropout=DROPOUT, options=()):
         self.name, self.program, self.config, self.data, self.threads = name, program, config, data, threads
@@ -113,7 +114,8 @@ class Trainer:
         self.versions = {"C": first["version"], f"{whose}/{precision}": first["products"]}
 
     def run_until(self, step):
-        """Milliseconds of all steps; the trainer is stopped in the one that follows."""
+        """Runs at least until `step` is done and stops the trainer in the step after it. Returns
+        the milliseconds of all finished steps."""
         while self.done < step:
             line = self.process.stdout.readline()
             if not line:
@@ -130,7 +132,8 @@ class Trainer:
         return times
 
     def steps(self, count):
-        """Milliseconds of `count` steps, after the one in which the trainer was stopped."""
+        """Returns the milliseconds of `count` steps, without the step in which the trainer was
+        stopped."""
         first = self.done + 1
         os.kill(self.process.pid, signal.SIGCONT)
         return self.run_until(first + count)[first : first + count]
@@ -204,7 +207,8 @@ class PyTorch:
 
 
 def reset_peak_memory():
-    """So that what the compiler took does not count. Where the kernel does not offer it, that counts as well."""
+    """Resets the peak, so that the compiler's memory does not count. Does nothing if the kernel
+    does not support it."""
     try:
         with open("/proc/self/clear_refs", "w") as file:
             file.write("5")
@@ -213,7 +217,7 @@ def reset_peak_memory():
 
 
 def release_memory():
-    """Gives free memory back to the system, so that many processes that wait their turn fit into it."""
+    """Returns free memory to the system, so that all waiting processes fit into memory."""
     try:
         ctypes.CDLL(None).malloc_trim(0)
     except AttributeError:  # not glibc
@@ -221,7 +225,8 @@ def release_memory():
 
 
 def create_stepper(name, sizes, threads):
-    """A function that takes one training step on fresh random tokens and returns its milliseconds."""
+    """Returns a function that takes one training step on fresh random tokens and returns its
+    milliseconds."""
     import pytorch_models
     import torch
 
@@ -283,7 +288,7 @@ def create_bert_stepper(mode, sizes):
 
 
 def create_batch_stepper(module, loss, mode, random_batch):
-    """Of a loss of what random_batch() gives, two tensors of tokens."""
+    """As create_stepper(), for a loss of the two token tensors that random_batch() returns."""
     import pytorch_models
     import torch
 
@@ -305,7 +310,7 @@ def create_batch_stepper(module, loss, mode, random_batch):
 
 
 def worker(request):
-    answers = os.fdopen(os.dup(1), "w")  # ours alone: what libraries print goes to stderr
+    answers = os.fdopen(os.dup(1), "w")  # for answers only; the libraries' output goes to stderr
     os.dup2(2, 1)
     import torch
 
@@ -322,7 +327,7 @@ def worker(request):
             reset_peak_memory()
         times = []
         if "steps" in question:
-            step()  # takes its memory again
+            step()  # allocates its memory again
             times = [step() for _ in range(question["steps"])]
             release_memory()
         print(json.dumps({"ms": times, "peak": peak_memory()}), file=answers, flush=True)
@@ -332,7 +337,8 @@ def worker(request):
 
 
 def measure(contenders, settings):
-    """{name: [median milliseconds of each round]}, A B C A B C ..."""
+    """Returns {name: [median milliseconds of each round]}. In each round all contenders take
+    turns."""
     counts = {}
     medians = {contender.name: [] for contender in contenders}
     lock = bench.Lock(settings.lock)
@@ -352,7 +358,8 @@ def measure(contenders, settings):
 
 
 def ratio(medians, name, other):
-    """Median over the rounds of name's time over other's; None where one was not measured."""
+    """Returns the median over the rounds of name's time / other's time; None if one was not
+    measured."""
     if name not in medians or other not in medians:
         return None
     return statistics.median(a / b for a, b in zip(medians[name], medians[other]))
@@ -404,7 +411,8 @@ def markdown(rows, where, config):
 
 
 def parse_lengths(settings):
-    """The configurations to measure: that of --config, or one for each of --lengths with the same tokens per step."""
+    """Returns the configurations to measure: --config's, or one for each of --lengths with the same
+    tokens per step."""
     config = bench.parse_config(settings.config)
     if not settings.lengths:
         return [config]
@@ -430,7 +438,7 @@ def chosen(patterns, settings):
 
 
 def is_there(name, settings):
-    """Whether a contender's program or libraries are available; prints a message if not."""
+    """Returns whether a contender's program or libraries are available; prints a message if not."""
     model, whose, _ = name.split("/")
     if is_trainer(name):
         directory = settings.built_in if whose == "c-built-in" else settings.build
@@ -479,7 +487,7 @@ def main():
     if settings.list:
         return print("\n".join(contender_names()))
     names = chosen(settings.contenders, settings)
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # and clean up
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # runs the cleanup
     where = bench.machine() | {"threads": settings.threads, "load before": round(os.getloadavg()[0], 2)}
     runs = []
     for config in parse_lengths(settings):
@@ -496,7 +504,7 @@ def main():
 
 
 def compete(names, config, settings):
-    """The contenders in one configuration, and the milliseconds of their rounds."""
+    """Measures one configuration. Returns the contenders and their rounds' median milliseconds."""
     with tempfile.TemporaryDirectory(prefix="peers-") as data:
         bench.write_dataset(data, config)
         os.mkdir(os.path.join(data, "pairs"))

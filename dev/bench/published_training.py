@@ -40,14 +40,14 @@ def parse_arguments():
 
 
 def sequences(directory, split, length):
-    """The split in pieces (N, T)."""
+    """Returns the split's tokens as sequences (N, T)."""
     tokens = torch.tensor(read_shard(os.path.join(directory, f"{split}_000000.bin")), dtype=torch.long)
     count = len(tokens) // length
     return tokens[: count * length].view(count, length)
 
 
 def batches(rows, size, seed):
-    """Endless, of rows in random order, each row once a pass."""
+    """Yields batches of rows endlessly, in a new random order in each pass."""
     generator = torch.Generator().manual_seed(seed)
     while True:
         order = torch.randperm(len(rows), generator=generator)
@@ -56,7 +56,8 @@ def batches(rows, size, seed):
 
 
 def validate(module, rows, size, count):
-    """The mean loss of the first `count` batches of `size` rows; not compiled, which would take longer."""
+    """Returns the mean loss of the first `count` batches of `size` rows. Not compiled: that would
+    take longer."""
     module.eval()
     loss_of = loss_function("ours", module, compiled=False, precision=torch.float32)
     with torch.no_grad():

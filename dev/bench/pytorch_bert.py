@@ -2,7 +2,7 @@
 
 import torch
 
-CHOSEN = 0.15  # of the tokens; of these 80% become the mask, 10% another token, 10% stay
+CHOSEN = 0.15  # share of tokens to predict: 80% become the mask, 10% a random token, 10% stay
 MASK = 1
 NOT_COUNTED = -100
 
@@ -27,7 +27,8 @@ def create_model(sizes, dropout):
 
 
 def random_batch(sizes):
-    """inputs and labels (B, T); as many labels in each sequence, so that shapes stay."""
+    """Returns inputs and labels (B, T). Each sequence has the same number of labels, so that shapes
+    are constant."""
     B, T, V = sizes["B"], sizes["T"], sizes["V"]
     text = torch.randint(2, V, (B, T))
     chosen = torch.zeros(B, T, dtype=torch.bool).scatter(1, torch.rand(B, T).topk(round(CHOSEN * T))[1], True)
@@ -37,7 +38,7 @@ def random_batch(sizes):
 
 
 def loss_function(module):
-    """A function of inputs, labels and mask (None) that gives the loss to train on."""
+    """Returns a function of inputs, labels and mask (None) that returns the training loss."""
 
     def loss(inputs, labels, mask):
         return module(inputs, attention_mask=mask, labels=labels).loss

@@ -35,7 +35,7 @@ import torch.nn as nn
 import torch.nn.functional as F
 from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
-NOT_COUNTED = -100  # a target that the loss leaves out
+NOT_COUNTED = -100  # a target that the loss ignores
 PADDING = 0  # the padding token
 MASKED = -10000.0  # added to the score of a padded position: its weight becomes exactly 0
 
@@ -51,7 +51,7 @@ class Config:
     rescale: float = 10.0
     sink: float = 1e-5
     dropout: float = 0.1
-    attention_dropout: float = 0.1  # GPT-2's, of the attention weights
+    attention_dropout: float = 0.1  # of GPT-2's attention weights
 
     def window(self, layer):
         if self.windows:
@@ -70,17 +70,18 @@ def window_sum_published(y, k):
 
 
 def delay(y, steps):
-    """y moved `steps` positions to the right, zeros before it."""
+    """Returns y shifted right by `steps` positions, with zeros before it."""
     return F.pad(y[:, :-steps], (0, 0) * (y.dim() - 2) + (steps, 0))
 
 
-SCAN = 32  # numbers: longer cumulative sums PyTorch may split among blocks of threads
+SCAN = 32  # PyTorch may split longer cumulative sums among thread blocks
 
 
 def prefix_sum(y):
-    """torch.cumsum(y, dim=1) for GPUs: cumulative sums of SCAN positions, and of their totals likewise. PyTorch 2.11 does not
-    compile one that it splits (its issue 180221: an input that is broadcast), and without compiler it gives a channel's
-    whole sequence to one thread."""
+    """Computes torch.cumsum(y, dim=1) on GPUs: cumulative sums within blocks of SCAN positions,
+    plus those of the blocks' totals, recursively. PyTorch 2.11 does not compile a cumulative sum
+    that it splits (issue 180221: a broadcast input), and without the compiler one thread sums a
+    channel's whole sequence."""
     T = y.shape[1]
     if T <= SCAN:
         return torch.cumsum(y, dim=1)
@@ -91,8 +92,8 @@ def prefix_sum(y):
 
 
 def window_sum_doubling(y, k):
-    """The sum over 2n positions is that over n plus the one n positions earlier: log2(k) additions, which a compiler
-    fuses, and no subtraction."""
+    """Computes the sum over 2n positions as the sum over n positions plus the same n positions
+    earlier: log2(k) additions, which a compiler fuses, and no subtraction."""
     if k >= y.shape[1]:
         return prefix_sum(y) if y.is_cuda else torch.cumsum(y, dim=1)
     power, size = y, 1  # sum over the last `size` positions
@@ -109,17 +110,19 @@ def window_sum_doubling(y, k):
 
 # ---- the classifier --------------------------------------------------------------------------------------------------
 
-CHUNK = 1024  # rows: as fast as any; fewer take less memory and a little more time
-SLICE = 4000  # of the vocabulary: its logits stay in cache between two products
-BIAS_COLUMNS = 16  # one would do, but products of 144 columns are in whole vectors
-LARGEST = 80.0  # logits beyond it, which no training reaches, count as it
+CHUNK = 1024  # rows: as fast as any other size; fewer rows take less memory and slightly longer
+SLICE = 4000  # rows of the vocabulary: their logits stay in cache between two products
+BIAS_COLUMNS = 16  # one is enough, but 144 columns fill whole vectors
+LARGEST = 80.0  # larger logits, which training never reaches, are clamped to it
 
 
 def classifier_chunk(hidden, weight, bias, targets, scale):
-    """One chunk of rows: the sum of its losses and, with `scale` times that sum as the function, the gradient to hidden
-    (R, C), and that to weight (V, C) but for the rows of the targets, which the caller subtracts; with a bias (V; None:
-    there is none) BIAS_COLUMNS more columns, each its gradient, likewise. hidden and weight are in the precision of the
-    matrix products. Exponentials are divided by their sums only after the products, so each logit is visited once."""
+    """Returns, for one chunk of rows, the sum of the losses and the gradients of `scale` times this
+    sum to hidden (R, C) and to weight (V, C). The weight's gradient lacks the targets' term, which
+    the caller subtracts. With a bias (V, or None) it has BIAS_COLUMNS more columns, each of them
+    the bias' gradient, again without the targets' term. hidden and weight have the precision of the
+    matrix products. Exponentials are divided by their sums only after the products, so each logit
+    is visited once."""
     wide = torch.promote_types(hidden.dtype, torch.float32)
     counted = (targets != NOT_COUNTED).unsqueeze(1)
     places = torch.where(counted.squeeze(1), targets, 0)
@@ -149,8 +152,9 @@ def classifier_chunk(hidden, weight, bias, targets, scale):
 
 
 class ChunkedCrossEntropy(torch.autograd.Function):
-    """Mean cross-entropy of hidden (N, C) @ weight (V, C)^T + bias (V, or None) against targets (N), with matrix products
-    in `precision`. The gradients are made chunk by chunk in the forward pass, while the logits are in cache."""
+    """Mean cross-entropy of hidden (N, C) @ weight (V, C)^T + bias (V, or None) against targets
+    (N), with matrix products in `precision`. The forward pass computes the gradients chunk by
+    chunk, while the logits are in cache."""
 
     @staticmethod
     def forward(ctx, hidden, weight, bias, targets, precision, chunk):
@@ -178,7 +182,7 @@ class ChunkedCrossEntropy(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, gradient):
-        gradients, ctx.gradients = ctx.gradients, None  # so that they are not copied
+        gradients, ctx.gradients = ctx.gradients, None  # avoids copies of them
         factor = gradient.item()
         return *(d if d is None or factor == 1 else factor * d for d in gradients), None, None, None
 
@@ -187,13 +191,14 @@ class ChunkedCrossEntropy(torch.autograd.Function):
 
 
 def signed(word):
-    """The 32-bit word as the int32 of the same bits."""
+    """Returns a 32-bit word as the int32 with the same bits."""
     return word - (1 << 32) if word >> 31 else word
 
 
 class HashedDropout(nn.Module):
-    """Dropout whose mask is a hash of a seed and of each number's index (Wellons, "lowbias32"), in integer arithmetic
-    that a compiler vectorises and fuses: PyTorch's own generators take 20 times as long on a CPU."""
+    """Dropout whose mask is a hash of a seed and of each element's index (Wellons, "lowbias32"), in
+    integer arithmetic that a compiler vectorises and fuses. PyTorch's own generators take 20 times
+    as long on a CPU."""
 
     def __init__(self, p):
         super().__init__()
@@ -201,27 +206,27 @@ class HashedDropout(nn.Module):
         self.register_buffer("seed", torch.zeros((), dtype=torch.int32), persistent=False)
 
     def forward(self, x, first=0):
-        """`first` sets the index of x's first number."""
+        """`first` is the index of x's first element."""
         if not self.training or self.p == 0:
             return x
         word = (torch.arange(x.numel(), dtype=torch.int32).view(x.shape) + first) ^ self.seed
         word = (word ^ ((word >> 16) & 0xFFFF)) * 0x7FEB352D
         word = (word ^ ((word >> 15) & 0x1FFFF)) * signed(0x846CA68B)
         word = word ^ ((word >> 16) & 0xFFFF)
-        # As numbers, not as truth values: those are not vectorised.
+        # As floats, because booleans are not vectorised.
         kept = torch.where(word < round((0.5 - self.p) * (1 << 32)), 1 / (1 - self.p), 0.0)
         return x * kept.to(x.dtype)
 
 
 def draw_seeds(module):
-    """Before each training step: new masks."""
+    """Draws seeds for new masks; called before each training step."""
     for part in module.modules():
         if isinstance(part, HashedDropout):
             part.seed.random_(-(1 << 31), (1 << 31) - 1)
 
 
 def replace_dropout(module):
-    """HashedDropout for every nn.Dropout."""
+    """Replaces each nn.Dropout by a HashedDropout."""
     for part in module.modules():
         for name, child in part.named_children():
             if isinstance(child, nn.Dropout):
@@ -255,10 +260,10 @@ class Attention(nn.Module):
         return pooled_key * value
 
     def pool(self, x, weight, mask):
-        """x (B, T, C), weight (H, D); mask (B, T, 1) is added to the scores, None: no padding."""
+        """x (B, T, C), weight (H, D). mask (B, T, 1) is added to the scores; None: no padding."""
         B, T, C = x.shape
         H = self.config.heads
-        if not self.published:  # sums in float32 whatever the precision of the products
+        if not self.published:  # sums are in float32 at any precision of the products
             x = x.to(torch.promote_types(x.dtype, torch.float32))
         window_sum = window_sum_published if self.published else window_sum_doubling
         x = normal(x.reshape(B, T, H, C // H))
@@ -313,7 +318,8 @@ class Fastformer(nn.Module):
         self.apply(initialise)
 
     def hidden(self, x, mask=None):
-        """(B, T, C) from the tokens' embeddings (B, T, C); mask (B, T): 1 token, 0 padding."""
+        """Returns the last hidden states (B, T, C) of the tokens' embeddings (B, T, C); mask (B,
+        T): 1 token, 0 padding."""
         if self.published and mask is None:
             mask = x.new_ones(x.shape[:2])
         if mask is not None:
@@ -338,8 +344,9 @@ def initialise(module):
 
 
 def blocked_attention(query, key, value, visible, dropout):
-    """Causal softmax attention in blocks of queries, each with the keys up to its end: half of T x T is never made. On a
-    CPU PyTorch's own has a flash kernel only without dropout, and makes all of T x T with it.
+    """Computes causal softmax attention in blocks of queries, each with the keys up to the block's
+    end: half of the T x T scores are never computed. On a CPU PyTorch has a flash kernel only
+    without dropout; with dropout it computes all of T x T.
 
     query, key, value (B, H, T, D); visible None or (B, 1, T, T), True where a key is visible."""
     T, wide = query.shape[2], torch.promote_types(query.dtype, torch.float32)
@@ -363,7 +370,7 @@ class HuggingFaceGpt2(nn.Module):
 
     def __init__(self, config):
         super().__init__()
-        # Takes seconds: only who needs it waits.
+        # Imported only if needed, because it takes seconds.
         from transformers import GPT2Config, GPT2LMHeadModel
 
         self.lm = GPT2LMHeadModel(
@@ -389,7 +396,7 @@ class HuggingFaceGpt2(nn.Module):
 
 
 class Conv1D(nn.Module):
-    """A linear layer whose weight is (in, out), as GPT-2's checkpoints have it."""
+    """A linear layer whose weight is (in, out), as in GPT-2's checkpoints."""
 
     def __init__(self, inputs, outputs, deviation=0.02):
         super().__init__()
@@ -402,7 +409,7 @@ class Conv1D(nn.Module):
 
 @functools.cache
 def window_mask(window, length, device):
-    """FlexAttention's: a query sees the last `window` keys."""
+    """Returns FlexAttention's mask in which a query sees the last `window` keys."""
     return create_block_mask(lambda b, h, q, k: (q >= k) & (q - k < window), None, None, length, length, device=device)
 
 
@@ -412,18 +419,19 @@ class Gpt2Attention(nn.Module):
         C = config.channels
         self.heads = config.heads
         self.blocked = blocked
-        self.window = config.windows[0] if config.windows else None  # of all layers
+        self.window = config.windows[0] if config.windows else None  # the same in all layers
         self.c_attn = Conv1D(C, 3 * C)
         self.c_proj = Conv1D(C, C, residual_deviation)
         self.dropout = nn.Dropout(config.attention_dropout)
 
     def forward(self, x, visible):
-        """visible (B, 1, T, T), True where a key is; None: every position up to the query's."""
+        """visible (B, 1, T, T): True where a key is visible; None: all positions up to the
+        query's."""
         B, T, C = x.shape
         query, key, value = (
             y.view(B, T, self.heads, C // self.heads).transpose(1, 2) for y in self.c_attn(x).chunk(3, dim=-1)
         )
-        if self.window:  # which drops no weights
+        if self.window:  # without dropout of weights
             y = flex_attention(query, key, value, block_mask=window_mask(self.window, T, str(x.device)))
         elif self.blocked:
             y = blocked_attention(query, key, value, visible, self.dropout)
@@ -482,7 +490,8 @@ class Gpt2Transformer(nn.Module):
 
 
 class Gpt2(nn.Module):
-    """GPT-2 with Hugging Face's parameter names. blocked: attention by blocked_attention(), else PyTorch's own."""
+    """GPT-2 with Hugging Face's parameter names. blocked: uses blocked_attention(), else PyTorch's
+    attention."""
 
     untrained = None
 
@@ -501,7 +510,7 @@ class Gpt2(nn.Module):
         return self.transformer.wte.weight, None
 
 
-# ---- one way to train each -------------------------------------------------------------------------------------------
+# ---- training --------------------------------------------------------------------------------------------------------
 
 VARIANTS = {"fastformer": ("published", "ours", "plain"), "gpt2": ("huggingface", "ours", "flash", "plain")}
 
@@ -519,20 +528,20 @@ def create_model(model, variant, config, compiled):
 
 
 def shifted_loss(logits, labels):
-    """What both published classes do: position i predicts labels (B, T) at i+1."""
+    """Computes the loss as both published classes do: position i predicts labels (B, T) at i+1."""
     logits = logits[:, :-1].contiguous()
     return F.cross_entropy(logits.view(-1, logits.shape[-1]), labels[:, 1:].reshape(-1), ignore_index=NOT_COUNTED)
 
 
 def next_tokens(labels):
-    """What each position of labels (B, T) predicts; the last one of a row nothing."""
+    """Returns the target of each position of labels (B, T); the last position of a row has none."""
     targets = torch.full_like(labels, NOT_COUNTED)
     targets[:, :-1] = labels[:, 1:]
     return targets
 
 
 def plain_loss(module):
-    """The loss as loss_function() gives it, from all logits at once."""
+    """Returns a function as loss_function() does, which computes all logits at once."""
 
     def loss(tokens, labels, mask):
         logits, targets = module.logits(tokens, mask), next_tokens(labels)
@@ -542,15 +551,17 @@ def plain_loss(module):
 
 
 def add_rows(total, tokens, rows, left_out):
-    """Adds rows (B, T, C) to those rows of total (V, C) that tokens (B, T) name, but for one token."""
+    """Adds rows (B, T, C) to the rows of total (V, C) with the indices tokens (B, T), except for
+    the token left_out."""
     if left_out is not None:
         rows = rows * (tokens != left_out).unsqueeze(-1)
     total.index_add_(0, tokens.flatten(), rows.flatten(0, 1))
 
 
 def loss_function(variant, module, compiled, precision):
-    """A function of tokens (B, T), labels (B, T) and mask (B, T) or None that gives the loss to train on. labels are
-    the tokens themselves. `precision` is that of the matrix products; autocast is the caller's."""
+    """Returns a function of tokens (B, T), labels (B, T) and mask (B, T) or None that returns the
+    training loss. labels are the tokens themselves. `precision` is that of the matrix products; the
+    caller applies autocast."""
     compile_it = torch.compile if compiled else lambda function, **_: function
     if variant == "plain":
         return compile_it(plain_loss(module), dynamic=False)
@@ -566,7 +577,7 @@ def loss_function(variant, module, compiled, precision):
         targets = next_tokens(labels)
         draw_seeds(module)
         weight, bias = module.classifier()
-        # The embedding's gradient is added to the classifier's of the same weight, which is computed first.
+        # The classifier's gradient is computed first; the embedding's (same weight) is added to it.
         x = weight.detach()[tokens].requires_grad_()
         x.register_hook(lambda gradient: add_rows(weight.grad, tokens, gradient, module.untrained))
         rows = hidden(x, mask)
@@ -578,7 +589,7 @@ def loss_function(variant, module, compiled, precision):
 
 
 def create_optimizer(module, learning_rate=5e-4, weight_decay=0.01):
-    """AdamW, decay on all but LayerNorm parameters and biases."""
+    """Returns AdamW with weight decay on all parameters but those of LayerNorms and biases."""
     vectors = {id(p) for m in module.modules() if isinstance(m, nn.LayerNorm) for p in m.parameters()}
     vectors |= {id(p) for name, p in module.named_parameters() if name.endswith("bias")}
     parameters = list(module.parameters())
@@ -601,9 +612,10 @@ def training_step(loss_of, parameters, optimizer, tokens, labels, mask=None):
 
 # ---- check -----------------------------------------------------------------------------------------------------------
 
-# Relative. On fastformer_sharp the reference itself cancels to about 1e-8; Hugging Face takes the loss in float32.
+# Relative. Cancellation limits the reference fastformer_sharp itself to about 1e-8; Hugging Face
+# computes the loss in float32.
 TOLERANCE = {"fastformer": 1e-7, "gpt2": 1e-6}
-TRAINING_STEPS = 5  # compared; rounding grows tenfold per step and decides the later ones
+TRAINING_STEPS = 5  # compared; rounding errors grow tenfold per step and dominate later steps
 
 
 def reference_config(meta):
@@ -630,7 +642,7 @@ def reference_config(meta):
 
 
 def reference_name(name):
-    """The name in the file of a parameter here."""
+    """Returns the name of a parameter in the reference file."""
     return name.removeprefix("lm.")
 
 
@@ -653,7 +665,8 @@ def check_gradients(module, tensors):
 
 
 def check_training(module, loss_of, tensors, meta):
-    """The worst relative error of the first losses and norms; None: the file has no training steps."""
+    """Returns the worst relative error of the first losses and norms; None if the file has no
+    training steps."""
     if "train_steps" not in meta:
         return None
     steps, rate = int(meta["train_steps"]), float(meta["train_lr"])
@@ -698,7 +711,7 @@ DTYPES = {"F64": torch.float64, "F32": torch.float32, "I32": torch.int32}
 
 
 def read_safetensors(path, device):
-    """The metadata and the tensors of a file, without the package of that name."""
+    """Returns the metadata and the tensors of a file, without the safetensors package."""
     with open(path, "rb") as file:
         header = json.loads(file.read(int.from_bytes(file.read(8), "little")))
         data = bytearray(file.read())
@@ -712,7 +725,8 @@ def read_safetensors(path, device):
 
 
 def check(paths, variants, device):
-    """Prints a line per file and variant, and returns how many are wrong. variants: as VARIANTS."""
+    """Prints a line per file and variant and returns the number of failures. variants: as
+    VARIANTS."""
     failed = 0
     for path in paths:
         meta, tensors = read_safetensors(path, device)

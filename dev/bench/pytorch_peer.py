@@ -42,11 +42,12 @@ from step import fail
 ROOT = bench.ROOT
 MODES = tuple(f"{how}-{precision}" for precision in ("bf16", "fp32") for how in ("eager", "compile", "graphs"))
 
-# llm.c's models by layers: channels and heads. All have this vocabulary, and positions up to this length.
+# llm.c's models: {layers: (channels, heads)}. All have this vocabulary and number of positions.
 LLMC_MODELS = {12: (768, 12), 24: (1024, 16), 36: (1280, 20), 48: (1600, 25)}
 LLMC_VOCABULARY, LLMC_LENGTH = 50257, 1024
 
-# By the maker: FLOP/s in bf16 without sparsity, bytes/s. The first name that is in the GPU's counts.
+# The makers' FLOP/s in bf16 without sparsity, and bytes/s. The first name that the GPU's name
+# contains applies.
 GPUS = (
     ("H200", 989.4e12, 4.8e12),
     ("H100 PCIe", 756e12, 2.0e12),
@@ -67,7 +68,7 @@ GPUS = (
 
 
 def seconds_of(function, repeats=10):
-    """The least of a few runs on the GPU."""
+    """Returns the shortest of a few runs on the GPU, in seconds."""
     times = []
     for _ in range(repeats):
         start, stop = (torch.cuda.Event(enable_timing=True) for _ in range(2))
@@ -80,7 +81,7 @@ def seconds_of(function, repeats=10):
 
 
 def measured_peaks():
-    """FLOP/s of a large product in bf16, bytes/s of a copy."""
+    """Returns the FLOP/s of a large bf16 product and the bytes/s of a copy."""
     size = 8192
     a, b = (torch.randn(size, size, device="cuda", dtype=torch.bfloat16) for _ in range(2))
     flops = 2 * size**3 / seconds_of(lambda: a @ b)
@@ -107,11 +108,12 @@ def gpu():
     }
 
 
-# ---- what a step takes at least --------------------------------------------------------------------------------------
+# ---- lower bounds of a step's cost -----------------------------------------------------------------------------------
 
 
 def flops_per_token(model, c):
-    """2 a multiply-add, forward once and backward twice, in matrix products; as the trainers count."""
+    """Returns the FLOP per token in matrix products: 2 per multiply-add, once forward and twice
+    backward, as the trainers count."""
     C, T = c["C"], c["T"]
     layer = 11 * C * C if model == "fastformer" else 12 * C * C + C * T
     return 6 * (c["L"] * layer + c["V"] * C)
@@ -137,11 +139,12 @@ def parameter_count(model, c):
 
 
 def bytes_per_step(model, c):
-    """What a step has to move between the GPU and its memory even if all else stays in caches. A parameter: AdamW reads
-    value, gradient and two moments and writes them back, in float32, and writes the bf16 copy; this is read forward and
-    backward, the gradient written backward: 42. A token and layer: what the backward pass needs is written and read
-    once, the residual stream in float32 and the rest in bf16: two residual streams, two norms, queries, keys, values,
-    what attention gives, and 8C of the feed-forward network."""
+    """Returns the bytes that a step has to move between the GPU and its memory even if everything
+    else stays in caches. Per parameter, 42: AdamW reads and writes the value, the gradient and two
+    moments in float32 and writes the bf16 copy; forward and backward read the copy; backward writes
+    the gradient. Per token and layer: the activations for the backward pass are written and read
+    once, the residual stream in float32 and the rest in bf16: two residual streams, two norms,
+    queries, keys, values, attention's output, and 8C of the feed-forward network."""
     activations = 2 * (2 * 4 + (2 + 3 + 1 + 8) * 2) * c["C"]
     return 42 * parameter_count(model, c) + c["B"] * c["T"] * c["L"] * activations
 
@@ -150,8 +153,9 @@ def bytes_per_step(model, c):
 
 
 def create_stepper(model, mode, sizes, device, dropout=bench.DROPOUT, window=0):
-    """A function that takes one training step on fresh random tokens and returns its milliseconds. A step ends with the
-    loss on the host, so it is over when its time is taken."""
+    """Returns a function that takes one training step on fresh random tokens and returns its
+    milliseconds. A step ends with the loss on the host, so it is complete when its time is
+    taken."""
     how, precision = mode.split("-")
     torch.manual_seed(0)
     torch.set_float32_matmul_precision("high")  # TF32
@@ -178,7 +182,7 @@ def create_stepper(model, mode, sizes, device, dropout=bench.DROPOUT, window=0):
 
 
 def step_count(milliseconds, seconds):
-    """How many steps take about that long."""
+    """Returns how many steps take about `seconds`."""
     return min(max(3, round(1e3 * seconds / milliseconds)), 200)
 
 
@@ -207,8 +211,9 @@ def time_ours(data, sizes, settings):
 
 
 def llmc_command(words, data, c):
-    """llm.c's program and options of its own before those that make it take nothing but steps, without end: validation is
-    at the first and last step anyway, so it sees no batch (-m 0). It recomputes GELU unless told otherwise (-r 0)."""
+    """Returns llm.c's command: options for endless training steps and nothing else, then its own
+    options in `words`. -m 0: validation runs at the first and last step anyway, so it gets no
+    batch. -r 0: llm.c recomputes GELU by default."""
     if LLMC_MODELS.get(c["L"]) != (c["C"], c["H"]) or c["V"] != LLMC_VOCABULARY or c["T"] > LLMC_LENGTH:
         known = " or ".join(f"L={L},C={C},H={H}" for L, (C, H) in LLMC_MODELS.items())
         fail(f"llm.c has only models of {known}, with V={LLMC_VOCABULARY} and T of at most {LLMC_LENGTH}")
@@ -216,18 +221,20 @@ def llmc_command(words, data, c):
     options = {"-i": shard, "-j": shard, "-e": f"d{c['L']}", "-b": c["B"], "-t": c["T"], "-d": c["B"] * c["T"]}
     options |= {"-x": 1 << 30, "-v": 1 << 30, "-m": 0, "-s": 0, "-h": 0, "-n": 0, "-r": 0}
     command = [os.path.abspath(words[0])] + [str(word) for option in options.items() for word in option]
-    return ["stdbuf", "-oL", *command, *words[1:]]  # a line as soon as it is printed
+    return ["stdbuf", "-oL", *command, *words[1:]]  # flushes each line
 
 
 def llmc_environment():
-    """It finds cuDNN, and cuBLAS where it has no other, in the packages that PyTorch has."""
+    """Returns an environment in which llm.c finds PyTorch's cuDNN, and its cuBLAS if no other is
+    installed."""
     packages = {path for root in sys.path for path in glob.glob(os.path.join(root, "nvidia", "*", "lib"))}
     paths = [*filter(None, [os.environ.get("LD_LIBRARY_PATH")]), *sorted(packages)]
     return bench.environment(bench.cores()) | {"LD_LIBRARY_PATH": ":".join(paths)}
 
 
 def time_llmc(words, data, sizes, settings):
-    """Its own milliseconds, which are from the batch that is read to the update that is over."""
+    """Returns llm.c's own milliseconds per step, from reading the batch to the end of the
+    update."""
     if settings.dropout:
         fail("llm.c has no dropout: take --dropout 0")
     command = llmc_command(words, data, sizes)
@@ -263,7 +270,8 @@ def time_llmc(words, data, sizes, settings):
 
 
 def attempt(name, function, *arguments):
-    """A row of the results: milliseconds per step, or why there are none. A contender that fails does not cost the others."""
+    """Returns a row of the results: milliseconds per step, or the error. A contender that fails
+    does not stop the others."""
     print(name, file=sys.stderr, flush=True)
     try:
         times = function(*arguments)
@@ -277,7 +285,7 @@ def attempt(name, function, *arguments):
 
 
 def measure(sizes, settings):
-    """Rows of the results, each as soon as it is measured."""
+    """Yields the rows of the results, each as soon as it is measured."""
     name = f"{settings.model}/cuda/bf16"
     with tempfile.TemporaryDirectory(prefix="peer-") as data:
         bench.write_dataset(data, sizes)
@@ -295,7 +303,7 @@ def measure(sizes, settings):
 
 
 def complete(row, ours, model, c, where):
-    """Adds to a row what follows from its time, and from ours (None: not known)."""
+    """Adds to a row the values that follow from its time and from ours (None: unknown)."""
     if "ms" not in row:
         return
     row["tokens_per_s"] = c["B"] * c["T"] / row["ms"] * 1e3
@@ -378,7 +386,7 @@ def parse_arguments():
 
 
 def write_json(path, value):
-    """All of it or what was there: a caller may be ended at any time."""
+    """Writes the file atomically, as a caller may be killed at any time."""
     if path:
         with open(f"{path}.new", "w") as file:
             json.dump(value, file, indent=1)

@@ -18,7 +18,7 @@ def sinusoids(length, channels):
 
 
 class TorchTranslator(nn.Module):
-    """nn.Transformer, with one embedding for both sides and the output."""
+    """nn.Transformer, with one embedding for source, target and output."""
 
     def __init__(self, vocabulary, length, channels, heads, layers, dropout):
         super().__init__()
@@ -42,7 +42,7 @@ class TorchTranslator(nn.Module):
 class MarianTranslator(nn.Module):
     def __init__(self, vocabulary, length, channels, heads, layers, dropout):
         super().__init__()
-        # Takes seconds: only who needs it waits.
+        # Imported only if needed, because it takes seconds.
         from transformers import MarianConfig, MarianMTModel
 
         self.marian = MarianMTModel(
@@ -78,7 +78,8 @@ def create_model(variant, *sizes):
 
 
 def loss_function(module):
-    """A function of source (B, S), target (B, T) and a mask that is ignored: there is no padding."""
+    """Returns a loss function of source (B, S), target (B, T) and a mask, which is ignored: there
+    is no padding."""
 
     def loss(source, target, _):
         inputs = F.pad(target[:, :-1], (1, 0), value=PADDING)

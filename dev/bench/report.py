@@ -18,7 +18,7 @@ PRECISIONS = {"bf16": "bf16", "fp32": "float32"}
 
 
 def load(path):
-    """An object, or the list of objects of a file with one per line."""
+    """Returns a file's JSON object, or the list of objects if it has one per line."""
     with open(path) as file:
         text = file.read()
     try:
@@ -34,11 +34,12 @@ def load_parts(directory):
     return {name[: -len(".json")]: load(os.path.join(directory, name)) for name in names}
 
 
-# ---- what the parts say ----------------------------------------------------------------------------------------------
+# ---- reading the parts -----------------------------------------------------------------------------------------------
 
 
 def rows_of(parts, name, **config):
-    """{contender: row} of a part that peers.py wrote, for the first configuration with these sizes."""
+    """Returns {contender: row} of a part that peers.py wrote, for the first configuration with
+    these sizes."""
     for run in parts.get(name, {}).get("runs", []):
         if all(run["config"][key] == value for key, value in config.items()):
             return {row["contender"]: row for row in run["results"]}
@@ -46,14 +47,16 @@ def rows_of(parts, name, **config):
 
 
 def ratio(rows, slow, fast):
-    """Median over the rounds of one contender's time over another's; None where one is missing."""
+    """Returns the median over the rounds of one contender's time over another's; None if one is
+    missing."""
     if slow not in rows or fast not in rows:
         return None
     return statistics.median(a / b for a, b in zip(rows[slow]["ms_of_rounds"], rows[fast]["ms_of_rounds"]))
 
 
 def over_fastest(rows, model, mode):
-    """The fastest PyTorch's time over that of our trainer in the same precision, and its name."""
+    """Returns the fastest PyTorch's time over our trainer's in the same precision, and that
+    contender's name and speed."""
     ours = f"{model}/c/{mode.split('-')[-1]}"
     peers = [n for n in rows if n.startswith(f"{model}/") and "/c" not in n.rsplit("/", 1)[0] and n.endswith(mode)]
     if not peers:
@@ -63,7 +66,7 @@ def over_fastest(rows, model, mode):
 
 
 def lengths_of(parts, name, contender):
-    """[(T, row)] over the lengths of a part."""
+    """Returns a contender's [(T, row)] over the lengths of a part."""
     found = []
     for run in parts.get(name, {}).get("runs", []):
         found += [(run["config"]["T"], row) for row in run["results"] if row["contender"] == contender]
@@ -78,12 +81,14 @@ def ours(rows, contender):
 
 
 def fast_precision(parts):
-    """In which run.sh measured what it measures in one precision: float32 where the processor has no bf16 products."""
+    """Returns the precision of the parts that run.sh measures in one precision only: float32 if the
+    processor has no bf16 products."""
     return "bf16" if "steps-fastformer-bf16" in parts or "steps-fastformer-fp32" not in parts else "fp32"
 
 
 def speed_targets(parts):
-    """[(what, target, measured, remark)]; a target is (">=" or "<=", number), or ("", None)."""
+    """Returns [(what, target, measured, remark)]; a target is (">=" or "<=", number), or ("",
+    None)."""
     fastformer, gpt2, large = rows_of(parts, "fastformer"), rows_of(parts, "gpt2"), rows_of(parts, "large")
     fast = fast_precision(parts)
     step = parts.get(f"steps-fastformer-{fast}", {})
@@ -187,7 +192,7 @@ def machine_name(where):
 
 
 def hardware(peak):
-    """What peak.c measured."""
+    """Returns peak.c's measurements as text."""
     units = {
         "vectors_gflops": "vectors {:,.0f} GFLOP/s",
         "vectors_bf16_gflops": "bf16 {:,.0f}",
@@ -198,11 +203,12 @@ def hardware(peak):
 
 
 def machine_row(parts):
-    """Of docs/results.md: the models in the precision that `-p auto` chooses, over the fastest torch.compile."""
+    """Returns a row of docs/results.md: the models in the precision that `-p auto` chooses,
+    compared with the fastest torch.compile."""
     models = ("fastformer", "gpt2")
     where = environment_of({model: parts.get(model) for model in models})
     rows = {model: rows_of(parts, model) for model in models}
-    # Where products of bf16 are slower than those of float32, -p auto chooses float32.
+    # -p auto chooses float32 if its products are faster than those of bf16.
     speeds = {mode: rows["fastformer"][f"fastformer/c/{mode}"]["ms"] for mode in PRECISIONS
               if f"fastformer/c/{mode}" in rows["fastformer"]}
     if not speeds:
@@ -245,7 +251,7 @@ def show_peers(part):
 
 
 def show_rows(rows, columns):
-    """A table: columns {heading: (member, format)}."""
+    """Returns the lines of a table; columns: {heading: (member, format)}."""
     lines = ["", "| " + " | ".join(columns) + " |", "|" + "---|" * len(columns)]
     for row in rows:
         cells = [format(row[key], form) if row.get(key) is not None else "" for key, form in columns.values()]
@@ -306,7 +312,7 @@ PRODUCT_COLUMNS = {
 
 
 def models_by_length(parts):
-    """{T: {contender: row}} of both models."""
+    """Returns {T: {contender: row}} of both models."""
     pairs = {}
     for name in parts:
         if name.startswith("models"):
@@ -342,7 +348,7 @@ THREAD_COLUMNS = {
 
 
 def show_threads(parts):
-    """Of parts threads-MODEL-COUNT."""
+    """Returns the section of the parts threads-MODEL-COUNT."""
     rows = []
     for name, part in parts.items():
         if name.startswith("threads-"):
@@ -365,7 +371,8 @@ HYBRID_COLUMNS = {
 
 
 def show_hybrids(parts):
-    """Of parts hybrids-SIZE: what the same tokens cost in the longest sequences, compared with the shortest."""
+    """Returns the section of the parts hybrids-SIZE: the cost of the same tokens in the longest
+    sequences, compared with the shortest."""
     rows = []
     for name, part in parts.items():
         if name.startswith("hybrids-"):
@@ -401,7 +408,7 @@ def show_sections(parts):
 
 
 def environment_of(parts):
-    """Of all parts together: a member that differs has the last one's value."""
+    """Merges the environments of all parts; a member that differs has the last part's value."""
     where = {}
     for part in parts.values():
         if isinstance(part, dict):
@@ -420,7 +427,7 @@ NAMES = {
 
 
 def name_of(contender):
-    """fastformer/c/auto: what a reader knows it as."""
+    """Returns a readable name of a contender such as fastformer/c/auto."""
     model, _, mode = contender.rpartition("/")
     kind, _, precision = mode.rpartition("-")
     words = [NAMES.get(model, model), {"compile": "compiled"}.get(kind, kind), precision.replace("fp32", "float32")]
@@ -428,14 +435,15 @@ def name_of(contender):
 
 
 def curves_of(parts):
-    """{name: [(T, tokens/s)]} of both models, of our trainer with more tokens per step, of PyTorch."""
+    """Returns {name: [(T, tokens/s)]} of both models, of our trainer with more tokens per step, and
+    of PyTorch."""
     curves = {}
     for length, rows in models_by_length(parts).items():
         for contender, row in rows.items():
             curves.setdefault(name_of(contender), []).append((length, row["tokens_per_s"]))
     for part, mark in (("lengths-peers", ""), ("lengths-ours", ", 65,536 tokens per step")):
         for contender in sorted({row["contender"] for run in parts.get(part, {}).get("runs", []) for row in run["results"]}):
-            # The same trainer with the same tokens per step is in its model's curve.
+            # The same trainer with the same tokens per step is already in its model's curve.
             alone = name_of(contender.replace(fast_precision(parts), "auto"))
             if part == "lengths-ours" or alone not in curves:
                 rows = lengths_of(parts, part, contender)

@@ -35,11 +35,11 @@ class Model(typing.NamedTuple):
     parameters: int
     vocabulary: int
     channels: int
-    tokens: int  # of a micro-batch
-    seconds: float  # that it takes
+    tokens: int  # per micro-batch
+    seconds: float  # per micro-batch
 
     def behind(self):
-        """Seconds of the backward pass after the classifier."""
+        """Returns the seconds of the backward pass after the classifier."""
         return self.seconds * 2 / 3 * (1 - self.vocabulary * self.channels / self.parameters)
 
 
@@ -78,7 +78,8 @@ def efficiency(model, n, *rest, batches=1, **more):
 
 
 def batches_for(model, n, bandwidth, latency, wanted, **more):
-    """Micro-batches per step and machine with which the machines are used that much; None: more than 10,000."""
+    """Returns the micro-batches per step and machine at which efficiency reaches `wanted`; None if
+    more than 10,000."""
     batches = 1
     while efficiency(model, n, bandwidth, latency, batches=batches, **more) < wanted:
         batches = math.ceil(batches * 1.05) if batches > 20 else batches + 1
@@ -116,14 +117,16 @@ def algorithms():
 # ---- compared with runs on this machine
 
 TRAINER = ["./train_fastformer", "--no-test", "-v", "1000000", "-L", "2", "-p", "fp32", "--log-every", "1000000"]
-# channels and tokens of a micro-batch: from gradients that hardly count to gradients that take longer than compute
+# (channels, tokens per micro-batch): from sums of gradients that take almost no time to sums that
+# take longer than compute
 SIZES = ((64, 512), (128, 512), (128, 128), (256, 128))
 ALONE = {"OMP_NUM_THREADS": "1"}
 TOGETHER = ["mpirun", "--allow-run-as-root", "--oversubscribe", "-n", "2", "--bind-to", "core"]
 
 
 def fit(points):
-    """Latency a chunk and bytes/s each way, of (elements, seconds): the least squares of relative errors."""
+    """Fits the latency per message and the bytes/s each way to (elements, seconds), by least
+    squares of relative errors."""
     rows = [(2 * math.ceil(n / CHUNK) / t, 4 * n / t) for n, t in points]
     aa, bb, ab = (sum(r[i] * r[j] for r in rows) for i, j in ((0, 0), (1, 1), (0, 1)))
     a, b = sum(r[0] for r in rows), sum(r[1] for r in rows)
@@ -132,7 +135,8 @@ def fit(points):
 
 
 def step_times(commands, directory, steps):
-    """Runs side by side; median seconds of a step, and parameters, of the first of them."""
+    """Runs the commands side by side. Returns the median seconds per step and the parameters of the
+    first one."""
     runs = [subprocess.Popen(c, env={**os.environ, **ALONE}, stdout=subprocess.DEVNULL) for c in commands]
     for run in runs:
         if run.wait() != 0:
@@ -144,7 +148,8 @@ def step_times(commands, directory, steps):
 
 
 def check():
-    """Predicted and measured step times of two processes of one thread each, on two cores."""
+    """Prints predicted and measured step times of two processes of one thread each, on two
+    cores."""
     lines = subprocess.run(TOGETHER + ["build/float-onednn/bench/reduction"], check=True, capture_output=True, text=True).stdout
     points = [(int(n), float(t)) for n, t in (line.split() for line in lines.splitlines())]
     latency, bandwidth = fit(points)

@@ -36,7 +36,7 @@ def fail(message):
 
 
 def parse_config(text):
-    """{"B": .., "T": .., ...} from "T=8192,B=1"."""
+    """Returns {"B": .., "T": .., ...} from "T=8192,B=1"; DEFAULTS for keys that are missing."""
     config = dict(DEFAULTS)
     for part in filter(None, text.split(",")):
         key, _, value = part.partition("=")
@@ -49,7 +49,7 @@ def parse_config(text):
 
 
 def write_shard(path, vocabulary, tokens):
-    """A shard in llm.c's format."""
+    """Writes a shard in llm.c's format."""
     wide = vocabulary > 1 << 16
     with open(path, "wb") as file:
         array.array("I", [20240520, 7 if wide else 1, len(tokens)] + [0] * 253).tofile(file)
@@ -57,7 +57,7 @@ def write_shard(path, vocabulary, tokens):
 
 
 def read_shard(path):
-    """The tokens of a shard, 16 bits each."""
+    """Returns the tokens of a shard, 16 bits each."""
     with open(path, "rb") as file:
         header = array.array("I", file.read(1024))
         if list(header[:2]) != [20240520, 1]:
@@ -70,7 +70,8 @@ def random_tokens(vocabulary, count, lowest=1):
 
 
 def write_dataset(directory, config, validation=0):
-    """Random tokens, to validate on as many batches as said, and what tells the loader the vocabulary."""
+    """Writes random training tokens, `validation` batches of validation tokens, and meta.json with
+    the vocabulary for the loader."""
     batch = config["B"] * config["T"]
     vocabulary = config["V"]
     write_shard(os.path.join(directory, "train_000000.bin"), vocabulary, random_tokens(vocabulary, 8 * batch + 1))
@@ -82,7 +83,7 @@ def write_dataset(directory, config, validation=0):
 
 
 def write_pairs(directory, config):
-    """Pairs of sentences that all have T tokens with their end, which is token 1."""
+    """Writes pairs of sentences that all have T tokens including their end, which is token 1."""
     T, vocabulary = config["T"], config["V"]
     tokens = random_tokens(vocabulary, 8 * 2 * config["B"] * T, lowest=2)
     tokens[T - 1 :: T] = [1] * (len(tokens) // T)
@@ -92,9 +93,9 @@ def write_pairs(directory, config):
 
 
 def trainer_command(program, data, output, precision, config, steps, dropout=DROPOUT):
-    """Nothing but steps until the end; each has its line on standard output."""
+    """Returns a command that only takes steps until the end, and prints a line for each."""
     sizes = {"-b": config["B"], "-t": config["T"], "-C": config["C"], "-H": config["H"], "-L": config["L"]}
-    if os.path.basename(program) == "train_translate":  # as many layers that read as that write
+    if os.path.basename(program) == "train_translate":  # as many encoder layers as decoder layers
         sizes |= {"-b": config["B"] * config["T"], "-D": config["L"], "--ffn": 2 * config["C"]}
     command = [program, "-i", data, "-o", output, "-p", precision]
     command += [word for option, size in sizes.items() for word in (option, str(size))]
@@ -108,7 +109,7 @@ def read_log(output):
 
 
 def step_times(log):
-    """Milliseconds of each step."""
+    """Returns the milliseconds of each step."""
     return [line["ms"] for line in log if "loss" in line]
 
 
@@ -139,13 +140,14 @@ def machine():
 
 
 def commit():
-    """Of this tree; empty where it is no clone."""
+    """Returns the commit of this tree; empty if it is not a clone."""
     command = ["git", "-C", ROOT, "rev-parse", "--short", "HEAD"]
     return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
 
 
 class Lock:
-    """Holds what COMMAND holds while a program runs under it, such as "flock FILE"; nothing where that is empty."""
+    """A lock that a command such as "flock FILE" holds while a program runs under it; no lock if
+    the command is empty."""
 
     def __init__(self, command):
         self.command, self.holder, self.since = shlex.split(command or ""), None, 0
@@ -165,7 +167,8 @@ class Lock:
             self.holder = None
 
     def renew(self, seconds):
-        """Lets others in where it was held for longer."""
+        """Releases and takes the lock again if it was held for longer than `seconds`, so that
+        others can take it."""
         if self.command and time.monotonic() - self.since > seconds:
             self.release()
             self.take()
@@ -194,7 +197,8 @@ def environment(threads):
 
 
 def run(command, threads):
-    """Runs the trainer to its end: seconds until its first step began, and its largest resident set."""
+    """Runs the trainer to its end. Returns the seconds until its first step ended, and its peak
+    resident set size in bytes."""
     begin = time.monotonic()
     process = subprocess.Popen(
         command,
@@ -218,7 +222,7 @@ def run(command, threads):
 
 def summarise(log, config, first, peak):
     steps = step_times(log)
-    counted = steps[1:] or steps  # in the first one kernels are made and memory is touched
+    counted = steps[1:] or steps  # the first step creates kernels and touches memory
     profile = next(line for line in log if line.get("event") == "profile")
     flops = sum(row.get("gflops", 0) * row.get("ms", 0) for row in profile["kinds"]) / 1e3
     tokens, median = config["B"] * config["T"], statistics.median(counted)
@@ -278,7 +282,7 @@ def main():
     settings = parser.parse_args()
     if settings.steps < 2 or settings.threads < 1:
         fail("--steps must be above 1, --threads above 0")
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # and clean up
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # runs the cleanup
     print(json.dumps(measure(settings), indent=1))
 
 

@@ -48,7 +48,7 @@ def write_shard(path, tokens):
 
 
 def write_data(directory):
-    """Words w1, w2, ... at random, and a token that hides them."""
+    """Writes random words w1, w2, ..., and a mask token."""
     os.makedirs(directory)
     random = torch.Generator().manual_seed(1)
     for split, count in ("train", 20000), ("val", 1000):
@@ -66,7 +66,7 @@ TEXT = " ".join("[MASK]" if token == MASK else f"w{token}" for token in TOKENS)
 
 
 def ours(weights, data):
-    """The five best tokens of each mask with their probabilities."""
+    """Returns the five best tokens of each mask with their probabilities."""
     best = []
     for line in run("-e", weights, "-i", data, "--fill", TEXT, "-t", str(LENGTH), "-b", "1").splitlines():
         if line.startswith("[MASK]"):
@@ -118,7 +118,7 @@ def from_there(directory, data):
             path = f"{directory}/{dtype}-{names.replace(' ', '-')}"
             rounded.to(dtype).save_pretrained(path)
             rounded.float()
-            if names == "old names":  # no prefix, gamma and beta, and what belongs to other classes
+            if names == "old names":  # no prefix, gamma and beta, and a tensor of another class
                 tensors = {}
                 for name, tensor in load_file(f"{path}/model.safetensors").items():
                     name = name.removeprefix("bert.")

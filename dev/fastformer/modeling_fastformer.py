@@ -22,13 +22,13 @@ from transformers.utils import logging
 
 logger = logging.get_logger(__name__)
 
-GLOBAL_BLOCK = 64  # rows that a global sum adds before they join the total
-# How this version of transformers names what generation remembers.
+GLOBAL_BLOCK = 64  # rows of a block whose sum is added to the total of a global sum
+# The name of the cache in this version of transformers.
 CACHE = "cache" if "cache" in CausalLMOutputWithPast.__dataclass_fields__ else "past_key_values"
 
 
 def growing_windows(layers, positions):
-    """Layer l sees 4 * 2^l tokens, the last layer all."""
+    """Returns windows of 4 * 2^l tokens for layer l, and of all tokens for the last layer."""
     return [min(4 * 2**layer, positions) for layer in range(layers - 1)] + [positions]
 
 
@@ -60,18 +60,18 @@ class FastformerConfig(PretrainedConfig):
         self.attention = attention or ["additive"] * self.n_layer  # of each layer, or "softmax" or "softmax1"
         self.rescale = rescale
         self.eps_denominator = eps_denominator  # 0: softmax, 1: softmax1
-        self.pool = pool  # "normalised" or "raw": what is pooled
+        self.pool = pool  # pools "normalised" or "raw" vectors
         self.positions = positions  # "learned", "rotary" (of softmax's queries and keys) or "none"
         self.rotary_base = rotary_base  # of the angles of rotary positions
-        self.rotary_part = rotary_part  # of the pairs of channels that rotate, the fastest
-        self.token_shift = token_shift  # of the channels that attention reads those of the token before, the first
+        self.rotary_part = rotary_part  # share of channel pairs that rotate, the fastest ones
+        self.token_shift = token_shift  # share of channels read from the token before, the first
         self.norm = norm  # "layer" or "rms"
         self.norm_eps = norm_eps
         self.activation = activation  # "gelu", "relu", "relu2" (its square) or "swiglu"
         self.intermediate_size = intermediate_size or 4 * hidden_size
         self.scores = scores  # "usual" or "qknorm" (softmax of normalised queries and keys)
         self.dropout = kwargs.pop("hidden_dropout_prob", dropout)
-        self.padding_token = padding_token  # its embedding takes no gradient; -1: none
+        self.padding_token = padding_token  # its embedding has no gradient; -1: none
         self.initializer_range = initializer_range
         self.use_cache = use_cache
         super().__init__(tie_word_embeddings=tie_word_embeddings, pad_token_id=pad_token_id,
@@ -83,11 +83,12 @@ class FastformerConfig(PretrainedConfig):
 
 
 class WindowSum:
-    """Sums over the last k rows of a sequence that may come in pieces (van Herk 1992; Gil and Werman 1993).
+    """Sums over the last k rows of a sequence that may arrive in pieces (van Herk 1992; Gil and
+    Werman 1993).
 
-    The sequence is cut into blocks of k rows: the window that ends at row r of a block is the suffix r+1 .. k-1 of
-    the previous block plus the prefix 0 .. r of its own. A global sum keeps the total of all previous blocks instead.
-    """
+    The sequence is cut into blocks of k rows: the window that ends at row r of a block is the
+    suffix r+1 .. k-1 of the previous block plus the prefix 0 .. r of its own. A global sum keeps
+    the total of all previous blocks instead."""
 
     def __init__(self, window: Optional[int]):
         self.window = window  # None: global
@@ -117,21 +118,22 @@ class WindowSum:
         self.current = rows[:, :, full * k :]
         return (prefix + rest).view(B, H, -1, N)[:, :, place : place + n]
 
-    def select(self, rows):  # (B') numbers of the sequences that continue
+    def select(self, rows):  # (B') indices of the sequences that continue
         if self.current is not None:
             rows = rows.to(self.current.device)
             self.before, self.current = self.before.index_select(0, rows), self.current.index_select(0, rows)
 
 
 class LastRows:
-    """The rows that the next one sees besides itself: the last k - 1 of a sequence that may come in pieces."""
+    """The last k - 1 rows of a sequence that may arrive in pieces: those that the next row sees
+    besides itself."""
 
     def __init__(self, window: Optional[int]):
         self.window = window  # None: global
         self.rows = None  # (B, H, < k, N)
         self.count = 0  # rows so far
 
-    def __call__(self, rows):  # (B, H, n, N) -> (B, H, those before + n, N)
+    def __call__(self, rows):  # (B, H, n, N) -> (B, H, kept + n, N)
         self.count += rows.shape[2]
         rows = rows if self.rows is None else torch.cat([self.rows, rows], 2)
         self.rows = rows[:, :, max(0, rows.shape[2] - self.window + 1) :] if self.window else rows
@@ -143,13 +145,14 @@ class LastRows:
 
 
 def layer_window(config, layer):
-    """None: global, in texts of any length."""
+    """Returns the window of a layer; None: global, in texts of any length."""
     window = config.window_sizes[layer]
     return window if window < config.n_positions else None
 
 
 def layer_memory(config, layer):
-    """The sums of pooled queries and of pooled keys; of softmax the last keys and values; then the last input."""
+    """Returns the sums of pooled queries and of pooled keys, or softmax's last keys and values;
+    then the last input."""
     window = layer_window(config, layer)
     if config.attention[layer] == "additive":
         return WindowSum(window), WindowSum(window), LastRows(2)
@@ -157,7 +160,8 @@ def layer_memory(config, layer):
 
 
 class FastformerCache:
-    """What generation remembers of each layer. It does not grow, but for global softmax; it cannot be shortened."""
+    """The state that generation keeps of each layer. It grows only with global softmax, and cannot
+    be cropped."""
 
     is_compileable = is_croppable = False
     is_linear = [False]  # it knows its length
@@ -178,8 +182,9 @@ class FastformerCache:
 
 
 def rotated(x, first, base, part):
-    """Rows (B, H, T, D) by the angles of positions first, first + 1, ...: the halves of a row are rotated, as in
-    Hugging Face's Llama; of the D/2 pairs the part that turns fastest."""
+    """Rotates rows (B, H, T, D) by the angles of positions first, first + 1, ...: pairs are in the
+    two halves of a row, as in Hugging Face's Llama. Of the D/2 pairs only the fastest share `part`
+    rotates."""
     T, D = x.shape[2:]
     pairs = torch.arange(D // 2, device=x.device)
     rates = base ** -(pairs.double() / (D // 2)) * (pairs < int(part * D // 2))
@@ -190,7 +195,8 @@ def rotated(x, first, base, part):
 
 
 def shifted(x, part, mask, last):
-    """Rows (B, T, C) whose first channels are those of the row before, 0 where there is none or the mask hides it."""
+    """Returns rows (B, T, C) whose first channels are those of the previous row; 0 if none exists
+    or the mask hides it."""
     B, T, C = x.shape
     n = int(part * C + 0.5)
     if not n:
@@ -201,7 +207,7 @@ def shifted(x, part, mask, last):
 
 
 def normal(x):
-    """(x - mean) / (deviation + 1e-5) over the last dimension."""
+    """Returns (x - mean) / (deviation + 1e-5) over the last dimension."""
     return (x - x.mean(-1, keepdim=True)) / (x.std(-1, keepdim=True) + 1e-5)
 
 
@@ -225,7 +231,7 @@ class AdditiveAttention(nn.Module):
         self.key_attn = nn.Parameter(torch.empty(H, C // H))
 
     def pool(self, x, weight, total, mask):  # (B, H, T, D), (H, D) -> (B, H, T, D)
-        """In float32 at least, as exp(score) and its sums exceed what float16 holds."""
+        """Computes in float32 at least, as exp(score) and its sums exceed the range of float16."""
         kind = x.dtype
         x, weight = (y.to(torch.promote_types(kind, torch.float32)) for y in (x, weight))
         normed = normal(x)
@@ -236,7 +242,7 @@ class AdditiveAttention(nn.Module):
         denominator = sums[..., -1:] + self.sink
         return (sums[..., :-1] / denominator.masked_fill(denominator == 0, 1)).to(kind)
 
-    def forward(self, x, mask, sums):  # (B, T, C) -> (B, T, C); sums None: of these rows alone
+    def forward(self, x, mask, sums):  # (B, T, C) -> (B, T, C); sums None: only these rows
         B, T, C = x.shape
         sums = sums or self.memory()
         x = shifted(self.attn_norm(x), self.shift, mask, sums[2])
@@ -248,7 +254,8 @@ class AdditiveAttention(nn.Module):
 
 
 class SoftmaxAttention(nn.Module):
-    """To the last k tokens. softmax1 adds 1 to denominators: a score of 0 whose weight is dropped."""
+    """Softmax attention to the last k tokens. softmax1 adds 1 to the denominator: a score of 0
+    whose weight is dropped."""
 
     def __init__(self, config, layer):
         super().__init__()
@@ -291,7 +298,7 @@ class SoftmaxAttention(nn.Module):
         return F.dropout(self.output(y.transpose(1, 2).reshape(B, T, C)), self.dropout, self.training)
 
 
-def swiglu(x):  # (..., 2 F) gates, then what they let through -> (..., F)
+def swiglu(x):  # (..., 2 F): gates, then values -> (..., F)
     gate, up = x.chunk(2, -1)
     return F.silu(gate) * up
 
@@ -345,7 +352,7 @@ class FastformerForCausalLM(PreTrainedModel, GenerationMixin):
     supports_gradient_checkpointing = True
     _no_split_modules = ["Layer"]
     _tied_weights_keys = {"proj_logits.weight": "word_embedding.weight"}
-    _is_stateful = True  # no generation that would have to take tokens back
+    _is_stateful = True  # no generation that has to remove tokens
 
     def __init__(self, config):
         super().__init__(config)
@@ -393,7 +400,8 @@ class FastformerForCausalLM(PreTrainedModel, GenerationMixin):
         self.proj_logits = projection
 
     def positions(self, tokens, before, attention_mask, position_ids):
-        """Of the last `tokens` tokens: given, or counted without those that the mask hides."""
+        """Returns the positions of the last `tokens` tokens: those given, or counted without tokens
+        that the mask hides."""
         if position_ids is None and attention_mask is not None and attention_mask.shape[1] == before + tokens:
             position_ids = (attention_mask.long().cumsum(1) - 1).clamp(min=0)
         if position_ids is None:
@@ -431,7 +439,7 @@ class FastformerForCausalLM(PreTrainedModel, GenerationMixin):
         kept = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
         logits = self.proj_logits(self.last_norm(x)[:, kept])
         loss = None
-        if labels is not None:  # -100: not counted; position i predicts labels[i + 1]
+        if labels is not None:  # -100: ignored; position i predicts labels[i + 1]
             loss = self.loss_function(logits=logits, labels=labels, vocab_size=self.config.vocab_size, **kwargs)
         shows = self.config.output_hidden_states if output_hidden_states is None else output_hidden_states
         output = CausalLMOutputWithPast(loss=loss, logits=logits, hidden_states=tuple(hidden) if shows else None,

@@ -35,7 +35,7 @@ def write(path, content):
 
 
 def checkpoints(directory):
-    """Of four words, as fuzz_checkpoint.c has them."""
+    """Writes checkpoints with a vocabulary of four words, as in fuzz_checkpoint.c."""
     text = write(f"{directory}/text", b"one\none two\none\ntwo\ntwo one one\none two one\ntwo two one two one\n")
     data = f"{directory}/data"
     run("./tokenize", "-o", data, "--tokenizer", "word", "--train", text, "--val", text, "--test", text)
@@ -53,7 +53,7 @@ def checkpoints(directory):
 
 
 def sentencepiece(directory):
-    """A model of a small vocabulary, without the table of its normaliser."""
+    """Writes a model with a small vocabulary, without the table of its normaliser."""
     text = write(f"{directory}/text", read(TEXT)[:3000])
     options = "vocab_size=400 model_type=bpe byte_fallback=true character_coverage=1.0 pad_id=0 eos_id=1 unk_id=2 "
     options += "bos_id=-1 hard_vocab_limit=false normalization_rule_name=identity minloglevel=2"
@@ -76,7 +76,7 @@ VOCABULARY = (
 
 
 def small_bpe(name, pre_tokenizer, post_processor, normalizer, added, text):
-    """A tokenizer of a few tokens, and a text."""
+    """Writes a tokenizer of a few tokens and a text."""
     tokenizer = (
         f'{{"added_tokens":[{{"id":0,"content":"<e>","special":true}}{added}],"normalizer":{normalizer},'
         f'"pre_tokenizer":{pre_tokenizer},"post_processor":{post_processor},"decoder":{{"type":"ByteLevel"}},'
@@ -86,8 +86,8 @@ def small_bpe(name, pre_tokenizer, post_processor, normalizer, added, text):
 
 
 def byte_level_bpe(directory):
-    """A trained one with a text that is not all UTF-8; and Llama 3's form with added tokens of all flags, a hole and a
-    template; Digits; a prefix; bytes that are missing."""
+    """Writes a trained tokenizer with a text that is not all UTF-8; Llama 3's form with added
+    tokens of all flags, a hole and a template; Digits; a prefix; missing bytes."""
     text = write(f"{directory}/text", read(TEXT)[:3000])
     run("./tokenize", "-o", f"{directory}/bpe", "--tokenizer", "bpe", "--vocab-size", "280", text)
     example = b"\0Two commands <|endoftext|> on any\377\303 line  it's 12\n"

@@ -16,7 +16,7 @@ __all__ = [*CLASSES, "FastformerLMConfig"]
 
 
 def __getattr__(name):
-    """PyTorch is imported by who asks for the classes."""
+    """Imports PyTorch only when the classes are used."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     try:
@@ -27,13 +27,13 @@ def __getattr__(name):
     config, model = modeling.FastformerConfig, modeling.FastformerForCausalLM
     AutoConfig.register(config.model_type, config, exist_ok=True)
     AutoModelForCausalLM.register(config, model, exist_ok=True)
-    # FastformerLMConfig is how the published package calls it.
+    # FastformerLMConfig is its name in the published package.
     globals().update(FastformerForCausalLM=model, FastformerConfig=config, FastformerLMConfig=config)
     return globals()[name]
 
 
 def main():
-    """Becomes the program, under the name by which it was called."""
+    """Replaces this process by the program, under the name by which it was called."""
     name = os.path.basename(sys.argv[0])
     sys.argv[0] = "fastformer" if name == "__main__.py" else name
     try:

@@ -40,17 +40,17 @@ Description-Content-Type: text/markdown
 
 """
 MAIN = 'import sys\n\nfrom . import main\n\nsys.exit(main())\n'
-COPYRIGHTS = ("libdnnl2", "libgomp1", "ocl-icd-libopencl1")  # Debian's packages of what auditwheel adds
+COPYRIGHTS = ("libdnnl2", "libgomp1", "ocl-icd-libopencl1")  # Debian packages that auditwheel adds
 
 
 def programs(program):
-    """The names by which it may be called, of its own help."""
+    """Returns the names by which the program may be called, from its own help."""
     text = subprocess.run([program, "--help"], check=True, capture_output=True, text=True).stdout
     return ["fastformer"] + [line.split()[-1] for line in text.splitlines() if " the program " in line]
 
 
 def files(program):
-    """Path in the wheel -> bytes."""
+    """Returns {path in the wheel: bytes}."""
     scripts = "".join(f"{name} = fastformer:main\n" for name in programs(program))
     found = {
         "fastformer/__init__.py": (HERE / "fastformer.py").read_bytes(),

@@ -49,7 +49,8 @@ def softmax(q, k, v, token, _):
 
 
 def pool(x, w, token):
-    """The mean of x (B, H, T, D) by weights exp(w . x / sqrt(D)) of the tokens that are no padding."""
+    """Returns the mean of x (B, H, T, D) with weights exp(w . x / sqrt(D)), over tokens that are
+    not padding."""
     scores = (x * w[:, None, :]).sum(-1) / x.shape[-1] ** 0.5
     return (scores.masked_fill(~token[:, None, :], -torch.inf).softmax(-1)[..., None] * x).sum(2, keepdim=True)
 
@@ -60,7 +61,7 @@ def additive(q, k, v, token, pooling):
 
 
 def loss_and_logits(p, meta, batch, attention):
-    """Of BertForMaskedLM, dropout off."""
+    """Computes BertForMaskedLM's loss and logits, without dropout."""
     heads, epsilon = int(meta["num_attention_heads"]), float(meta["layer_norm_eps"])
     token = batch["attention_mask"].bool()
     B, T = token.shape

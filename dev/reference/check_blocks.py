@@ -19,7 +19,7 @@ from transformers.models.qwen3.modeling_qwen3 import Qwen3RMSNorm
 from check_additive import read, write
 
 FILE = "blocks.safetensors"
-B, T, H, G, D = 2, 7, 6, 2, 4  # sequences, positions, heads, heads of keys and values, channels of a head
+B, T, H, G, D = 2, 7, 6, 2, 4  # sequences, positions, heads, key-value heads, channels per head
 RESCALE, BASE, EPSILON = 3.0, 10000.0, 1e-5
 tensors = {}
 
@@ -30,7 +30,7 @@ def keep(case, **values):
 
 
 def draw(*shape, deviation=1.0):
-    """Values that float32 holds exactly, as float64."""
+    """Draws float64 values that float32 holds exactly."""
     return (torch.randn(*shape) * deviation).double().float().double().requires_grad_()
 
 
@@ -41,13 +41,14 @@ def norm_and_ffn():
     x, dy, gain = draw(B * T, H * D), draw(B * T, H * D), draw(H * D)
     norm = LlamaRMSNorm(H * D, EPSILON).double()
     norm.weight.data = gain.detach().clone()
-    # The class computes in float32 even where its input is float64: this is what it computes.
+    # The class computes in float32 even for float64 input: this is its formula in float64.
     y = gain * x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + EPSILON)
     assert torch.allclose(y, norm(x), atol=1e-5)
     dx, dgain = torch.autograd.grad(y, (x, gain), dy)
     keep("rmsnorm", x=x, gain=gain, dy=dy, y=y, dx=dx, dgain=dgain)
 
-    # The gates are the first half of what this one reads, `up` is the other, and what it makes comes first.
+    # The gates are the first half of the input and `up` is the second; the result is the first half
+    # of the output.
     mlp = LlamaMLP(LlamaConfig(hidden_size=10, intermediate_size=5, num_attention_heads=5, hidden_act="silu")).double()
     mlp.gate_proj.weight.data, mlp.up_proj.weight.data = torch.eye(10).double().split(5)
     mlp.down_proj.weight.data = torch.eye(10, 5).double()

@@ -30,7 +30,7 @@ def load(**options):
 
 
 def trained(batch, accumulated, data):
-    """Loss and norm of the gradient of one step on the same eight sequences."""
+    """Returns the loss and the gradient's norm of one step on the same eight sequences."""
     model = load(dtype=torch.float32)
     for module in model.modules():
         if isinstance(getattr(module, "dropout", None), float):
@@ -74,7 +74,7 @@ def check_half(model):
 
 
 def check_beams(model):
-    """Beam search does not depend on whether a memory is kept: log p of the text, and the text."""
+    """Beam search is the same with and without a cache: log p of the text, and the text."""
     prompt = torch.tensor([[10, 20, 30]])
     for beams in 1, 3, 5:
         found = []
@@ -87,7 +87,7 @@ def check_beams(model):
 
 
 def check_saving(model):
-    """More tokens, and a checkpoint of several files."""
+    """Checks a resized vocabulary and a checkpoint of several files."""
     count = model.config.vocab_size
     model.resize_token_embeddings(count + 10)
     tokens = torch.tensor([[count + 9, 1, 2]])

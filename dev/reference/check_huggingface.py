@@ -52,7 +52,8 @@ def write_shard(path, tokens):
 
 
 def write_data(directory, vocabulary, meta):
-    """Random tokens, fewer kinds at the end, so that there is something to learn; returns those of the val split."""
+    """Writes random tokens, high ones less often, so that there is something to learn. Returns
+    those of the val split."""
     os.makedirs(directory)
     splits = {}
     for split, count in ("train", 20000), ("val", 1000):
@@ -65,7 +66,7 @@ def write_data(directory, vocabulary, meta):
     return splits["val"]
 
 
-# ---- what transformers makes of a model ------------------------------------------------------------------------------
+# ---- results of transformers -----------------------------------------------------------------------------------------
 
 
 def random_model(vocabulary=256):
@@ -80,7 +81,8 @@ def random_model(vocabulary=256):
 
 @torch.no_grad()
 def their_loss(model, tokens, end, length=LENGTH):
-    """The mean over all tokens, `length` at a time, each predicted from those before it in its block."""
+    """Returns the mean loss over all tokens, in blocks of `length`; each token is predicted from
+    those before it in its block."""
     inputs, total = [end] + tokens[:-1], 0.0
     for start in range(0, len(tokens), length):
         logits = model(torch.tensor([inputs[start : start + length]])).logits[0]
@@ -97,7 +99,7 @@ def their_text(model):
     return bytes(tokens[1:])
 
 
-# ---- what the trainer makes of it ------------------------------------------------------------------------------------
+# ---- results of the trainer ------------------------------------------------------------------------------------------
 
 
 def our_loss(output):
@@ -111,7 +113,7 @@ def our_text(weights, data, trainer="train_gpt2"):
 
 
 def is_text(ours, theirs):
-    """Half a character at the end is not shown."""
+    """Returns whether both are the same text; ours may omit an incomplete character at the end."""
     return theirs.startswith(ours) and len(theirs) - len(ours) <= 3
 
 
@@ -133,7 +135,7 @@ def load(directory):
 
 
 def variants(model):
-    """Name, the tensors as a file may hold them, their type."""
+    """Returns [(name, tensors in a form that files may have, their type)]."""
     plain = {name: value.clone() for name, value in model.transformer.state_dict().items()}
     full = {f"transformer.{name}": value for name, value in plain.items()}
     masks = {}
@@ -161,7 +163,7 @@ def check_import(root, data, tokens):
         reference = random_model()
         reference.load_state_dict({key: value.to(kind).float() for key, value in model.state_dict().items()})
         weights, output = f"{directory}/model.safetensors", f"{root}/from{number}"
-        # A step at rate 0: the weights stay what they were, and log.jsonl has all digits of the loss.
+        # A step at rate 0 does not change the weights, and log.jsonl has all digits of the loss.
         run("-e", weights, "-i", data, "-o", output, "-x", "1", "-l", "0", "--dropout", "0")
         compare(name, reference, tokens, our_loss(output)[-1], our_text(weights, data))
         if number == 0:
@@ -191,7 +193,8 @@ def check_llmc_shards(root):
 
 
 def check_directory(root):
-    """A directory of theirs, tokenizer.json included, is all that is needed to write text."""
+    """Checks that a directory of transformers, with its tokenizer.json, is sufficient to write
+    text."""
     directory, text = f"{root}/whole", open(__file__, encoding="utf-8").read()
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
@@ -228,7 +231,7 @@ def check_export(root, data, tokens):
         report(f"{kind}: is not exported", "config.json" not in names and "model.safetensors" not in names, "")
 
 
-# ---- runs of decoders: the Fastformer by the class next to its weights, Llama by transformers' ---------------------
+# ---- runs of decoders: Fastformer's class is next to its weights, Llama's is in transformers -----------------------
 
 
 def load_run(directory):

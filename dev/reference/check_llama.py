@@ -53,7 +53,7 @@ def mean_loss(model, ids, mask, labels):
 
 
 def train(model, tensors, metadata):
-    """20 steps, as those of the other files."""
+    """Trains 20 steps, as in the other files."""
     steps, rate, decay = 20, 5e-3, 0.01
     ids = torch.randint(V, (steps, 2, T))
     matrices = [p for p in model.parameters() if p.ndim == 2]
@@ -120,7 +120,7 @@ def main():
         if sys.argv[1:] == ["--write"]:
             write(file, metadata, tensors)
         _, stored = read(file)
-        # Training multiplies what rounding differs by.
+        # Training amplifies differences of rounding.
         error = max((stored[key].double() - value.double()).abs().max().item() for key, value in tensors.items())
         passed = passed and stored.keys() == tensors.keys() and error < 1e-6
         print(f"PyTorch {torch.__version__}: {name}: {len(tensors)} tensors, largest difference {error:.1e}")

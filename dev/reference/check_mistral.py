@@ -20,7 +20,7 @@ BATCH, LENGTH, HEADS, SIZE, WINDOW, PADDED = 2, 100, 2, 8, 37, 20
 
 
 def rows(x):
-    """(B, H, T, D) as (B, T, C)."""
+    """Returns (B, H, T, D) as (B, T, C)."""
     return x.transpose(1, 2).reshape(BATCH, LENGTH, HEADS * SIZE)
 
 
@@ -29,7 +29,7 @@ def compute():
     config = transformers.MistralConfig(
         vocab_size=50, hidden_size=HEADS * SIZE, intermediate_size=16, num_hidden_layers=1, num_attention_heads=HEADS,
         num_key_value_heads=HEADS, max_position_embeddings=LENGTH, sliding_window=WINDOW, initializer_range=0.5,
-        attn_implementation="sdpa")  # the eager one rounds to float32
+        attn_implementation="sdpa")  # "eager" rounds to float32
     model = transformers.MistralForCausalLM(config).double().eval()
     attend, seen = ALL_ATTENTION_FUNCTIONS["sdpa"], {}
 
@@ -65,7 +65,7 @@ def main():
     if sys.argv[1:] == ["--write"]:
         write(FILE, {"heads": str(HEADS), "window": str(WINDOW)}, tensors)
     _, stored = read(FILE)
-    # Queries and keys by their rounded values: another PyTorch may round its products otherwise.
+    # Queries and keys are rounded: another PyTorch may round its products differently.
     errors = {name: ((x - stored[name]).double().norm() / x.double().norm()).item() for name, x in tensors.items()}
     print(f"transformers {transformers.__version__}: {FILE} differs by {max(errors.values()):.1e}")
     passed = max(errors.values()) < 1e-6

@@ -20,7 +20,7 @@ STEPS, LR, DECAY, SCALES = 4, 0.02, 0.1, [1.0, 0.25, 1.0, 0.5]
 
 
 def newton_schulz(grad, coefficients, steps, eps):
-    """torch's own _zeropower_via_newtonschulz in the type of its input."""
+    """As torch's _zeropower_via_newtonschulz, but in the type of its input."""
     a, b, c = coefficients
     x = grad.clone()
     if grad.size(0) > grad.size(1):
@@ -33,7 +33,7 @@ def newton_schulz(grad, coefficients, steps, eps):
 
 
 def draw():
-    """Values and gradients that float32 holds exactly."""
+    """Draws values and gradients that float32 holds exactly."""
     random = torch.Generator().manual_seed(7)
     tensors = {}
     for name, (rows, columns) in SHAPES.items():
@@ -63,7 +63,7 @@ def largest_error(a, b):
 
 def main():
     tensors = draw()
-    plain = train(tensors, torch.float32)  # torch as it is, its iteration in bf16
+    plain = train(tensors, torch.float32)  # unmodified torch, with its iteration in bf16
     muon._zeropower_via_newtonschulz = newton_schulz
     exact = train(tensors, torch.float64)
     everything = {**tensors, "scale": torch.tensor(SCALES), **exact}

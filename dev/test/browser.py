@@ -17,11 +17,11 @@ def find():
 
 
 class Browser:
-    """What both have."""
+    """The functions that both browsers share."""
 
     def start(self, *command, **how):
         self.process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, **how)
-        atexit.register(self.process.kill)  # where a test ends early
+        atexit.register(self.process.kill)  # if a test ends early
 
     def until(self, script, seconds=60):
         end = time.time() + seconds
@@ -37,7 +37,7 @@ class Browser:
 
 
 class Chromium(Browser):
-    """One page. Everything that its console says above the level of information is in `errors`."""
+    """One page. `errors` holds all console messages above the level of information."""
 
     def __init__(self, width=1000, height=900, dark=False):
         self.errors, self.requests, self.number = [], [], 0
@@ -45,7 +45,7 @@ class Chromium(Browser):
         there, ours = os.pipe()
         mine, theirs = os.pipe()
 
-        def pipes():  # 3: what the browser reads, 4: what it writes
+        def pipes():  # the browser reads from 3 and writes to 4
             low, high = os.dup(there), os.dup(theirs)
             os.dup2(low, 3)
             os.dup2(high, 4)
@@ -119,7 +119,7 @@ class Chromium(Browser):
 
 
 class Firefox(Browser):
-    """The same in Firefox."""
+    """The same interface for Firefox."""
 
     keys = {"ArrowLeft": "\ue012", "ArrowRight": "\ue014"}
 

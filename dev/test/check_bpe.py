@@ -45,8 +45,8 @@ def random_unicode(seed, length):
     return "".join(pieces)
 
 
-# Forms of tokenizer.json: what is replaced in dev/test/bpe/tokenizer.json. Each is also a row of forms.json with what
-# the library makes of a text, which test_bpe checks.
+# Forms of tokenizer.json, as replacements in dev/test/bpe/tokenizer.json. Each is also a row of
+# forms.json with the library's tokens of a text, which test_bpe checks.
 FLAGS = '"single_word":false,"lstrip":false,"rstrip":false,"normalized":false,"special":true}'
 BYTE_LEVEL = '{"type":"ByteLevel","add_prefix_space":false,"trim_offsets":true,"use_regex":true}'
 PLAIN = BYTE_LEVEL.replace('"use_regex":true', '"use_regex":false')
@@ -61,7 +61,8 @@ TEMPLATE = ('{"type":"TemplateProcessing","single":[{"SpecialToken":{"id":"<|end
 
 
 def added(*tokens):
-    """Tokens 600, 601, ...: (content, flags that are true)."""
+    """Returns the replacement that adds tokens 600, 601, ...; each is (content, flags that are
+    true)."""
     text = FLAGS
     for i, (content, *flags) in enumerate(tokens):
         row = f',{{"id":{600 + i},"content":{json.dumps(content)},' + FLAGS.replace("true", "false")
@@ -115,7 +116,8 @@ def forms_text(seed, length):
 
 
 def every_character(first, end):
-    """Every character of a range in several places; of Unicode 16, as the library's parts have several versions."""
+    """Returns every character of a range in several contexts; only those of Unicode 16, as parts of
+    the library use different versions."""
     return "".join(f"'{c}'{c}e {c}a 1{c}{c}\n{c}. \n <w>{c} <m>{c}word{c}\n"
                    for c in map(chr, range(first, end)) if unicodedata2.category(c) not in ("Cn", "Cs"))
 
@@ -138,7 +140,8 @@ def write_forms():
 
 
 def compare_forms(program, directory):
-    """Random text and every character, in each form; and what ./tokenize writes of the form."""
+    """Compares random text and every character in each form, and the tokenizer.json that ./tokenize
+    writes."""
     base = read(os.path.join(HERE, "tokenizer.json"))
     path, output, model = (os.path.join(directory, name) for name in ("forms", "output", "tokenizer.json"))
     for name, replacements in FORMS.items():
@@ -176,8 +179,9 @@ def train(text, vocabulary):
 
 
 def write():
-    """A small text with everything in it, the library's tokenizer of it, and its tokens."""
-    # Without the special token, which the library would learn from as from any text.
+    """Writes a small text with all kinds of characters, the library's tokenizer trained on it, and
+    its tokens."""
+    # Without the special token: the library would train on it as on any text.
     text = read(os.path.abspath(__file__)).replace("<|endoftext|>", "") + random_unicode(1, 6000) + "\n"
     os.makedirs(HERE, exist_ok=True)
     tokenizer = train(text, 600)

@@ -10,12 +10,12 @@ PAIR = re.compile(r"[-+]?(\d[\d,]*(?:\.\d+)?) ± (\d+(?:\.\d+)?)")
 
 
 def pairs(text):
-    """[(mean, deviation)] as they are written, without signs and commas."""
+    """Returns [(mean, deviation)] as strings, without signs and commas."""
     return [(mean.replace(",", ""), deviation) for mean, deviation in PAIR.findall(text)]
 
 
 def is_rounded(shown, exact):
-    """Whether `shown` is `exact`, rounded to as many decimals as it has."""
+    """Returns whether `shown` is `exact` rounded to the decimals of `shown`."""
     decimals = len(shown.partition(".")[2])
     return abs(float(shown) - float(exact)) <= 0.5000001 * 10**-decimals
 

@@ -61,7 +61,8 @@ def bfloat16(value):
 
 
 def weights_of(page, path):
-    """The weights in a page (page_model.h) as a float32 file for the program, in the order and shapes of the run's own."""
+    """Writes the weights of a page (page_model.h) to a float32 file for the program, in the order
+    and shapes of the run's own file. Returns the page's format."""
     with open(page, encoding="utf-8") as file:
         html = file.read()
     files = dict(line.split(" ") for line in re.search(r'id="files">(.*?)</script>', html, re.S)[1].strip().split("\n"))
@@ -111,8 +112,8 @@ def test_text(page, program, prompt):
         weights = os.path.join(directory, "page.safetensors")
         form = weights_of(page, weights)
         check("says its weights", form in text_of(browser, "format"))
-        # The models with rounded weights have learnt nothing. Among nearly equal tokens rounding decides which are the most
-        # probable ones, so there all of them are drawn from.
+        # The models with rounded weights are not trained. Rounding decides which of their nearly
+        # equal tokens are the most probable, so all tokens are drawn from.
         top_p = 0.95 if form == "float32" else 1
         for temperature in (0, 0.8):
             write(browser, prompt, temperature=temperature, top_p=top_p, seed=7, count=60)
@@ -126,7 +127,7 @@ def test_text(page, program, prompt):
     browser.until(BUSY)
     check("more", browser.run(TOKENS + ".filter(e => e.className !== 'given').length") == 120)
 
-    # A token, its loss and what each head drew on; by the mouse and the keyboard.
+    # A token, its loss and the weights of each head; by mouse and keyboard.
     browser.run(TOKENS + "[3].click()")
     browser.until("document.querySelectorAll('.heads button').length > 0")
     shown = text_of(browser, "drawn")
@@ -143,7 +144,7 @@ def test_text(page, program, prompt):
 
 
 def test_whole(browser, page):
-    """What holds of every page with curves."""
+    """Checks what all pages have in common, and the curves if the page has any."""
     if browser.run("!document.getElementById('curves').hidden"):
         check("the best result", re.search("best: step [0-9]", text_of(browser, "results")), text_of(browser, "results"))
         browser.run("document.querySelector('figure').focus()")
@@ -161,7 +162,7 @@ def test_whole(browser, page):
 
 
 def choose_token(browser, number):
-    """What the heads drew on, in words."""
+    """Selects a token and returns the descriptions of its heads' weights."""
     browser.run(TOKENS + f"[{number}].click()")
     browser.until("document.querySelectorAll('.heads button').length > 0")
     return browser.run("Array.from(document.querySelectorAll('.heads button')).map(e => (e.click(), "
@@ -196,18 +197,18 @@ def test_hostile(page):
     browser = ready(page, width=400)
     browser.run("document.querySelector('details').open = true")
     check("no markup", browser.run("document.querySelectorAll('img, iframe, object, embed, a, [onerror]').length") == 0)
-    check("one script and no more", browser.run("document.scripts.length") == 3)  # and two of data
+    check("one script and no more", browser.run("document.scripts.length") == 3)  # two are data
     check("it is shown", "onerror" in browser.run("document.body.innerText"))
     check("nothing ran", browser.run("typeof window.evil") == "undefined")
     refused = browser.run("(() => { const e = document.createElement('script'); e.textContent = 'window.evil = 1';"
                           "document.body.append(e); e.remove(); return typeof window.evil; })()")
     check("the policy refuses scripts", refused == "undefined")
-    browser.errors.clear()  # which it said
+    browser.errors.clear()  # the policy's own message
     test_whole(browser, page)
 
 
 def test_training(page):
-    """A page of a run that has not ended."""
+    """Tests a page of a run that has not ended."""
     browser = ready(page)
     check("samples", browser.run("document.querySelectorAll('#samples pre').length") > 0)
     write(browser, "The king", count=5)
@@ -235,7 +236,8 @@ def shots(page, prompt, directory):
 
 
 def worker_seconds():
-    """Processor time of the pages' workers, which other programs on the machine do not change much."""
+    """Returns the processor time of the pages' workers, on which other programs have little
+    effect."""
     ticks = 0
     for path in glob.glob("/proc/[0-9]*/task/*/stat"):
         try:

@@ -22,7 +22,7 @@ for code in range(0x80, 0x110000):
     combining = unicodedata2.combining(c)
     if not combining:
         continue
-    # A mark that the library knows moves before one of a larger class, or lets one of a smaller pass.
+    # A mark that the library knows moves before one of a larger class, or after one of a smaller.
     known = any(library.normalize_str(text) != text for text in ("q\u0345" + c, "q" + c + "\u0334"))
     if known or combining in (1, 240):
         if marks and marks[-1][1] == code - 1 and marks[-1][2] == combining:

@@ -11,7 +11,7 @@ import unicodedata2
 WHITE_SPACE = {*range(9, 14), 0x20, 0x85, 0xA0, 0x1680, *range(0x2000, 0x200B), 0x2028, 0x2029, 0x202F, 0x205F, 0x3000}
 
 
-# Other_Alphabetic beyond marks, and Join_Control.
+# Other_Alphabetic other than marks, and Join_Control.
 OTHER_WORDLY = {*range(0x24B6, 0x24EA), *range(0x1F130, 0x1F14A), *range(0x1F150, 0x1F16A), *range(0x1F170, 0x1F18A),
                 0x200C, 0x200D}
 

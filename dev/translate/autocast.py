@@ -50,7 +50,8 @@ def create_model(tensors, sizes):
 
 
 def gradients(model, tensors, smoothing, autocast):
-    """Of every parameter, and each one's distance to the reference over its norm, as the test measures it."""
+    """Yields (error, name) of each parameter's gradient: its distance to the reference over the
+    reference's norm, as the test measures it."""
     ids = {key: tensors[key].long() for key in ("input_ids", "attention_mask", "decoder_input_ids")}
     model.zero_grad()
     with torch.autocast("cpu", torch.bfloat16, enabled=autocast):

@@ -23,7 +23,7 @@ logging.set_verbosity_error()
 
 PADDING, END, WORDS = 0, 1, 60  # words are w2, w3, ...
 VOCABULARY = WORDS + 2
-LENGTH = 24  # most tokens of a sentence
+LENGTH = 24  # maximum tokens of a sentence
 TOLERANCE = 2e-6  # relative, of the loss
 
 TRAINER = os.path.abspath(sys.argv[1] if len(sys.argv) > 1 else "train_translate")
@@ -41,7 +41,8 @@ def run(*arguments, text=""):
 
 
 def write_data(directory, pairs):
-    """Pairs of sentences: each source is followed by its target, and each of the two by END."""
+    """Writes pairs of sentences: each source is followed by its target, and each of the two by
+    END."""
     os.makedirs(directory)
     tokens = [token for pair in pairs for sentence in pair for token in [*sentence, END]]
     for split in "train", "val":
@@ -65,7 +66,7 @@ def make_pairs(count):
 
 
 def theirs(model, pairs):
-    """The loss of all pairs, and greedy translations of their sources."""
+    """Returns the mean loss of all pairs, and greedy translations of their sources."""
     loss = count = 0
     texts = []
     with torch.no_grad():
@@ -116,7 +117,7 @@ def from_there(directory, data, pairs, activation):
     torch.manual_seed(2)
     model = MarianMTModel(config).eval()
     for name, parameter in model.named_parameters():
-        if "embed_positions" not in name:  # which are sinusoids
+        if "embed_positions" not in name:  # positions are sinusoids
             parameter.data += 0.1 * torch.randn_like(parameter)
     model.final_logits_bias += 0.3 * torch.randn_like(model.final_logits_bias)
     path = f"{directory}/theirs-{activation}"
