@@ -1,11 +1,11 @@
-// The page of a run. All that users, texts and models have written is in the JSON of #data, and is
-// shown as text only (textContent): no markup is ever made of it.
+// The page of a run. User input, texts and model output come from the JSON of #data and are shown as
+// text only (textContent), never as markup.
 'use strict';
 
 const $ = id => document.getElementById(id);
 const data = JSON.parse($('data').textContent);
 const run = data.runs[data.runs.length - 1];
-for (const r of data.runs) { // of its log's lines
+for (const r of data.runs) { // columns of its log
   r.starts = r.lines.filter(line => line.command !== undefined);
   r.evaluations = r.lines.filter(line => line.val_loss !== undefined);
   r.best = r.evaluations.filter(line => line.best === true).pop() || {};
@@ -46,7 +46,7 @@ const row = (name, ...values) => make('tr', {}, make('th', {scope: 'row'}, name)
 const cell = value => make('td', {}, String(value));
 const numberCell = value => make('td', {class: 'number'}, show(value));
 
-// ---- what was trained, and how well -------------------------------------------------------------
+// ---- settings and results -------------------------------------------------------------------
 
 function showSetting() {
   const start = run.starts[run.starts.length - 1] || {}, last = list => list[list.length - 1];
@@ -81,7 +81,7 @@ function resultsOf(table, r, named) {
 
 // ---- curves -------------------------------------------------------------------------------------
 
-// The points of a column of a run's steps, and of its evaluations.
+// The points of a column: of a run's steps, and of its evaluations.
 const stepSeries = (r, key) =>
   r.steps.step.map((step, i) => ({step, seconds: r.steps.seconds[i], y: r.steps[key][i]})).filter(p => isNumber(p.y));
 const evaluationSeries = (r, key) =>
@@ -107,7 +107,7 @@ function charts() {
   return list;
 }
 
-// Round numbers within a range; of a logarithmic one 1, 2 and 5 times powers of ten.
+// Round numbers within a range; on a logarithmic scale 1, 2 and 5 times powers of ten.
 function ticks(low, high, log, count) {
   const found = [];
   if (log) {
@@ -127,7 +127,7 @@ function ticks(low, high, log, count) {
 const compact = value => Math.abs(value) >= 1e4 || (value !== 0 && Math.abs(value) < 1e-3)
   ? value.toExponential(1).replace('.0', '').replace('e+', 'e') : String(+value.toPrecision(4));
 
-// The range of a chart: the steep beginning of a loss would hide all the rest.
+// The range of a chart, without the first fiftieth of each line: a steep start would flatten the rest.
 function rangeOf(lines, x, log) {
   const all = lines.flatMap(line => line.points.slice(Math.floor(line.points.length / 50))), xs = all.map(p => p[x]).filter(v => log.x ? v > 0 : isNumber(v));
   const ys = all.map(p => p.y).filter(v => !log.y || v > 0);
@@ -136,7 +136,7 @@ function rangeOf(lines, x, log) {
   return {left: log.x ? left : 0, right: right || 1, low: log.y ? low / 1.05 : low - margin, high: log.y ? high * 1.05 : high + margin};
 }
 
-// Draws a chart into a figure, and returns what shows the values at a place.
+// Draws a chart into a figure; figure.showAt() then shows the values at a position.
 function draw(figure, chart, x, log) {
   const old = figure.querySelector('svg'), width = Math.max(figure.clientWidth, 240), height = 240;
   const range = rangeOf(chart.lines, x, log), inner = {left: 52, right: width - 12, top: 8, bottom: height - 24};
@@ -165,7 +165,7 @@ function draw(figure, chart, x, log) {
   const cursor = svg('line', {class: 'cursor', y1: inner.top, y2: inner.bottom, x1: -9, x2: -9});
   image.append(clip, cursor);
   old.replaceWith(image);
-  // The nearest point of each line to a place between 0 and 1.
+  // Shows the point of each line nearest to a position between 0 and 1.
   figure.showAt = fraction => {
     const at = log.x ? range.left * (range.right / range.left) ** fraction : range.left + fraction * (range.right - range.left);
     const nearest = chart.lines.map(line => [line, line.points.reduce((a, b) => Math.abs(b[x] - at) < Math.abs(a[x] - at) ? b : a)]);
@@ -216,17 +216,17 @@ function showCurves() {
   }).observe($('charts'));
 }
 
-// ---- the worker, which runs the model (dev/page/wasm.c) ------------------------------------------
-// Its source is this function's text. It is sent {files} once, and then orders; it answers with what
-// it read and wrote, with {end}, or with {error}, after which it begins again with the next order.
+// ---- the worker that runs the model (dev/page/wasm.c) --------------------------------------------
+// Its source is the text of this function. It receives {files} once, then orders. It answers with the
+// tokens it read and wrote, then {end}, or with {error}; the next order then starts a new session.
 function worker() {
   let files, session, lib, order = 0, errors = '';
   const decoder = new TextDecoder(), bytes = (at, size) => new Uint8Array(lib.memory.buffer, at, size);
   const view = () => new DataView(lib.memory.buffer);
   const jsonAt = at => JSON.parse(decoder.decode(bytes(at, bytes(0).indexOf(0, at) - at)));
 
-  // What the decoder asks of the page: of its own functions (absent.txt) a few answers; of WASI's
-  // what is printed, and the end. All other functions of WASI are an error (ENOSYS).
+  // Imports of the decoder: functions that its build leaves out (absent.txt), and those of WASI that
+  // print and exit. All other functions of WASI return ENOSYS.
   const known = {
     stop_requested: () => 0, ranks_size: () => 1, ranks_on_machine: () => 1, file_number: () => -1,
     madvise: () => 0, stop_interrupts() {}, threads_settle() {}, fd_prestat_get: () => 8,
@@ -242,7 +242,7 @@ function worker() {
     },
     proc_exit() { throw new Error('the decoder ended'); },
   };
-  function put(data) { // fresh memory
+  function put(data) { // copies to new memory of the decoder
     const at = lib.session_allocate(data.length + 1);
     bytes(at, data.length).set(data);
     return at;
@@ -262,7 +262,7 @@ function worker() {
     postMessage({about: jsonAt(lib.session_about(session))});
   }
 
-  // One more token: where it lies is ShownToken of wasm.c.
+  // Reads or writes one token; the layout is ShownToken in wasm.c.
   function next() {
     const at = lib.session_next(session), v = view();
     return {token: v.getInt32(at, true), loss: v.getFloat32(at + 4, true), joined: v.getInt32(at + 8, true),
@@ -270,7 +270,7 @@ function worker() {
             bytes: bytes(v.getUint32(at + 24, true), v.getInt32(at + 20, true)).slice()};
   }
 
-  // Writes on, with a pause now and then in which a message can come: one makes the order another.
+  // Writes tokens, with short pauses in which messages arrive; a new order changes `order`.
   async function write(count, mine) {
     let left = count, start = performance.now(), written = 0;
     while (left > 0 && mine === order) {
@@ -302,7 +302,7 @@ function worker() {
 
   onmessage = ({data: message}) => {
     if (message.files) files = message.files;
-    else if (message.show === undefined || session) // which does not end what is being written
+    else if (message.show === undefined || session) // showing attention does not stop the writing
       obey(message, message.show === undefined ? ++order : order).catch(error => {
         session = undefined;
         postMessage({error: errors.trim() || String(error.message || error)});
@@ -310,7 +310,7 @@ function worker() {
   };
 }
 
-// ---- the model, and a box to type in -------------------------------------------------------------
+// ---- the model and its text box ----------------------------------------------------------------
 
 function describeFormat({format, loss, rounded_loss: rounded}) {
   const cost = rounded - loss;
@@ -320,16 +320,16 @@ function describeFormat({format, loss, rounded_loss: rounded}) {
       : '; the loss that rounding costs is measured at the end of the run.')) + ' It runs in this page, on this device.';
 }
 
-// The files behind the page's data: a line for each, its name and its bytes in base64.
+// The files in the page: one line each, with the name and the bytes in base64.
 const readFiles = () => $('files').textContent.trim().split('\n').map(line => {
   const [name, text] = line.split(' ');
   return {name, data: Uint8Array.from(atob(text), c => c.charCodeAt(0))};
 });
 
-// A color for a loss in nats: none where it is 0, strong from 8 on.
+// The color of a loss in nats: transparent at 0, strongest from 8 on.
 const shade = loss => `rgba(230, 110, 0, ${(0.65 * Math.min(Math.max(loss, 0), 8) / 8).toFixed(3)})`;
 
-// A color for a weight of attention, as a part of the largest one.
+// The color of an attention weight, given as a fraction of the largest.
 const blue = share => share > 0 ? `rgba(0, 130, 220, ${(0.15 + 0.85 * share).toFixed(3)})` : 'transparent';
 
 const percent = share => `${(100 * share).toFixed(1)}%`;
@@ -359,7 +359,7 @@ function showModel(model) {
   const number = id => Number($(id).value), writes = () => about.task === 'language';
   const count = () => Math.min(1e5, Math.max(0, Math.round(number('count'))));
 
-  // What a token shows: line breaks visible, and a mark where it is a part of a character.
+  // Shows a token: line breaks are visible, and a dot marks a part of a character.
   function addToken(token) {
     const element = make('span', {tabindex: tokens.length ? '-1' : '0', role: 'button'}), i = tokens.length;
     for (let j = 1; j <= token.joined; j++) elements[i - j].textContent = '\u00b7';
@@ -387,7 +387,7 @@ function showModel(model) {
     engine.postMessage({show: i});
   }
 
-  // What a head drew on: the tokens themselves are marked, those of its window underlined.
+  // Shows the attention weights of a head: the tokens are marked, those of its window underlined.
   function pick(heads, number) {
     picked = number;
     const {weights, name, first} = heads[number], largest = Math.max(...weights);
@@ -398,7 +398,7 @@ function showModel(model) {
     document.querySelectorAll('.heads button').forEach((button, i) => button.setAttribute('aria-pressed', String(i === number)));
   }
 
-  // A translator's encoder has the source, before its decoder's layers and tokens.
+  // In a translator the encoder's layers and the source come before the decoder's layers and tokens.
   function showAttention(layers, token) {
     const names = {query_weights: ', queries', key_weights: ', keys', cross_attention_weights: ', source'};
     const source = about.task === 'translation' ? given - 1 : 0, ours = layers.filter(({layer}) => (layer < about.first) === (token < source));
