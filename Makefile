@@ -1,43 +1,43 @@
 # fastformer.c
 #
-#   make                     the programs: trainers, tokenize
-#   make run                 train a small model on the embedded corpus, print a sample
-#   make test                build and run every test
-#   make train_fastformer    the trainer; also train_gpt2, train_llama, train_bert, ...
-#   make train_fastformercu  the same on the GPU, with CUDA; also train_gpt2cu, ...
-#   make tokenize            text -> tokens
-#   make data/wikitext2      a data set; also data/wikitext2-bert, data/wikitext2-words,
+#   make                     build all programs: trainers, tokenize
+#   make run                 train a small model on the embedded corpus and print a sample
+#   make test                build and run all tests
+#   make train_fastformer    build the trainer; also train_gpt2, train_llama, train_bert, ...
+#   make train_fastformercu  build the CUDA trainer; also train_gpt2cu, ...
+#   make tokenize            build the tokenizer, which converts text to tokens
+#   make data/wikitext2      make a data set; also data/wikitext2-bert, data/wikitext2-words,
 #                            data/tinyshakespeare, data/multi30k, data/multi30k-de, data/linux
-#   make wasm                the decoder in the page of a run (dev/page)
-#   make bench               measurements (dev/bench)
+#   make wasm                build the decoder of a run's page (dev/page)
+#   make bench               build the benchmarks (dev/bench)
 #   make lint format         clang-format, clang-tidy, cppcheck
-#   make install uninstall   the programs in PREFIX/bin (PREFIX=/usr/local, DESTDIR= before it),
+#   make install uninstall   programs in PREFIX/bin (PREFIX=/usr/local; DESTDIR= is put before it),
 #                            with manual pages and completions
-#   make deb wheel static dist   packages, in build/dist: Debian's, Python's, one file, the sources
-#   make clean
+#   make deb wheel static dist   packages in build/dist: Debian, Python, one static file, sources
+#   make clean               remove what was built
 #
-# Optional libraries are detected. ONEDNN=0, OPENMP=0, MPI=0, NCCL=0 and WASM=0 build without one;
-# ONEDNN_ROOT=DIR, NCCL_ROOT=DIR and CUDA=DIR say where one is; MPICC is MPI's compiler.
+# Optional libraries are detected. ONEDNN=0, OPENMP=0, MPI=0, NCCL=0 and WASM=0 build without one.
+# ONEDNN_ROOT=DIR, NCCL_ROOT=DIR and CUDA=DIR are their directories; MPICC is the MPI compiler.
 #
-#   CC, CXX, CPPFLAGS, CFLAGS, LDFLAGS, LDLIBS   the user's
-#   ARCH=NAME       of -march (native); portable: programs to copy to other machines, which
-#                   choose what a processor is fast at when they start
-#   CUDA_ARCHS=...  of GPUs ("80 90 100")
-#   BUILD=DIR       for objects (build)
-#   SANITIZE=1      AddressSanitizer and UBSan
-#   QUICK=1         tests of the float build alone, less thorough lint; CUDA programs compile
-#                   sooner and are slower
-#   WERROR=1        warnings are errors
+#   CC, CXX, CPPFLAGS, CFLAGS, LDFLAGS, LDLIBS   as usual
+#   ARCH=NAME       for -march (native); portable: programs to copy to other machines, which
+#                   choose the processor's fastest instructions when they start
+#   CUDA_ARCHS=...  GPU architectures ("80 90 100")
+#   BUILD=DIR       directory for objects (build)
+#   SANITIZE=1      build with AddressSanitizer and UBSan
+#   QUICK=1         test the float build only, lint less thoroughly; CUDA programs compile
+#                   faster and run slower
+#   WERROR=1        treat warnings as errors
 #   V=1             show the commands
-#   -j N            jobs (all cores)
+#   -j N            number of jobs (all cores)
 #
-# What was built with other flags is built again. make -f DIR/Makefile builds in this directory
-# what is in DIR.
+# Objects that were built with other flags are rebuilt. make -f DIR/Makefile builds the sources in
+# DIR into the current directory.
 
 SOURCE := $(dir $(lastword $(MAKEFILE_LIST)))
 BUILD ?= build
 ifneq ($(SOURCE),./)
-# From another directory: make at the source, for here.
+# Called from another directory: runs make in the source directory, with its output here.
 .PHONY: here
 here: ; @+$(MAKE) --no-print-directory -C $(SOURCE) HERE='$(CURDIR)' $(MAKECMDGOALS) \
     BUILD='$(if $(filter /%,$(firstword $(BUILD))),,$(CURDIR)/)$(BUILD)'
@@ -50,7 +50,7 @@ _ := $(shell mkdir -p '$(BUILD)' && ln -sfn '$(BUILD)' $(LINK))
 override BUILD := $(LINK)
 endif
 
-# ---- the sources; another directory, or another model, is one word here --------------------------
+# ---- sources: a new directory or model is one word in these lists --------------------------------
 LIBRARY := base text data model cpu trainer tasks# lowest first: every program is linked with them
 MODELS := fastformer gpt2 llama bert translate# train_NAME, test_NAME, .c and .cu; one is at the top
 VERSION := $(shell sed -n 's/^version: //p' CITATION.cff)
@@ -68,13 +68,13 @@ MODEL_PARTS := $(foreach model,$(MODELS),$(filter-out \
                  $(wildcard dev/$(model)/*.c)))
 LIBRARY_SOURCES := dev/ranks/ranks.c dev/ranks/single.c $(wildcard $(LIBRARY:%=dev/%/*.c)) \
                    $(MODEL_PARTS)
-# The project's source and documentation, without a table of numbers: the embedded default corpus.
+# The embedded default corpus: the project's source and documentation, without number tables.
 CORPUS := $(sort $(filter-out dev/text/unicode_table.h dev/text/nfc_table.h, \
             $(wildcard Makefile *.md *.c *.cu \
             data/*.md data/*.sh scripts/*.sh dev/*.md \
             $(foreach kind,md c h cu cuh mk,dev/*/*.$(kind)))))
 
-# ---- what is found here --------------------------------------------------------------------------
+# ---- detected libraries --------------------------------------------------------------------------
 , := ,
 ARCH ?= native
 MARCH := $(if $(filter portable,$(ARCH)),,-march=$(ARCH))
@@ -82,8 +82,8 @@ MPICC ?= mpicc
 ifeq ($(origin CXX),default) # the same OpenMP as CC's
 CXX := $(if $(findstring clang,$(CC)),$(subst clang,clang++,$(CC)),$(CXX))
 endif
-# Found once (dev/build/configure.sh), and again where one of these settings, or whether one of
-# these files exists, is no longer what it was: the name of the file is a sum of them.
+# dev/build/configure.sh runs once, and again when one of these settings changes or one of these
+# files appears or disappears: the name of its output contains their checksum.
 SETTINGS := $(foreach name,CC CXX MARCH CFLAGS MPICC ONEDNN OPENMP MPI CPLUSPLUS NCCL WASM \
               ONEDNN_ROOT CUDA NCCL_ROOT CPATH LIBRARY_PATH, \
               $(if $(filter-out undefined,$(origin $(name))), \
@@ -104,7 +104,7 @@ _ := $(shell mkdir -p $(BUILD) && $(SETTINGS) dev/build/configure.sh >$(CONFIG).
 endif
 include $(CONFIG)
 
-# As many jobs as cores; -j on the command line wins. `make clean all` is done in order.
+# One job per core by default; -j on the command line wins. `make clean all` runs in order.
 JOBS := $(lastword $(SUM))
 ifeq ($(filter clean,$(MAKECMDGOALS))$(filter -j% --jobserver%,$(MAKEFLAGS)),)
 MAKEFLAGS += -j$(JOBS)
@@ -116,10 +116,10 @@ USE_FUZZER := $(filter 1,$(FUZZ))# set by dev/fuzz/run.sh
 WERROR_FLAG := $(if $(filter 1,$(WERROR)),-Werror)
 WARNINGS := -Wall -Wextra $(WERROR_FLAG)
 C_WARNINGS := -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wvla
-# Kernels may fuse multiply and add and ignore floating-point traps and errno; they may not reorder
-# sums, so results are those of the source.
-# -O3 for what computes, and lines but no variables for a debugger (CFLAGS=-g adds these): a build
-# takes a fifth less time.
+# The compiler may fuse multiply and add, and ignore floating-point traps and errno. It may not
+# reorder sums, so they are computed in the order of the source.
+# -O3 for kernels only, and debug information without variables (CFLAGS=-g adds them): a build takes
+# a fifth less time.
 OPTIMISE = $(if $(findstring dev/cpu/,$@),-O3,-O2) -g1 -ffp-contract=fast -fno-math-errno \
            -fno-trapping-math
 PARALLEL := $(if $(USE_OPENMP),-fopenmp)
@@ -130,16 +130,15 @@ DEFINES := -D_GNU_SOURCE -DVERSION='"$(VERSION)"'
 C_FLAGS = -std=c17 $(OPTIMISE) $(MARCH) $(WARNINGS) $(C_WARNINGS) \
           $(or $(PARALLEL),-fopenmp-simd -Wno-unknown-pragmas) $(SANITIZERS) $(CFLAGS)
 
-# Two builds of everything: `real` is float in one (with oneDNN), double in the other (for gradient
-# checks).
+# Everything is built twice: `real` is float (with oneDNN) or double (for gradient checks).
 SUFFIX := $(if $(USE_FUZZER),-fuzz,$(if $(USE_SANITIZERS),-sanitize))$(if $(USE_OPENMP),,-serial)
 FLOAT := $(BUILD)/float$(SUFFIX)$(if $(USE_ONEDNN),-onednn)
 DOUBLE := $(BUILD)/double$(SUFFIX)
-# How an object of each kind is compiled, and with which libraries its programs are linked.
+# The compile commands of each build, and the libraries that its programs are linked with.
 COMPILE = $(CC) $(DEFINES) $(INCLUDES) $(CPPFLAGS) $(C_FLAGS)
 COMPILE_DOUBLE = $(COMPILE) -DREAL_IS_DOUBLE
 COMPILE_FLOAT = $(COMPILE) $(if $(USE_ONEDNN),-DUSE_ONEDNN $(ONEDNN_FLAGS))
-# Only the trainers ask for MPI.
+# Only the trainers need MPI.
 LINK_MPI := $(if $(USE_MPI),-Wl$(,)--as-needed $(MPI_LIBS) -Wl$(,)--no-as-needed)
 LIBS_DOUBLE := $(LDFLAGS) $(LINK_MPI) $(LDLIBS) -lm
 LIBS_FLOAT := $(LDFLAGS) $(LINK_MPI) $(if $(USE_ONEDNN),$(ONEDNN_LIBS)) $(LDLIBS) -lm
@@ -155,8 +154,7 @@ all: $(PROGRAMS)
 include $(addprefix dev/build/,rules.mk wasm.mk cuda.mk $(if $(MARCH),,portable.mk) package.mk \
           fuzz.mk test.mk lint.mk)
 
-# What one source alone is told: the file to embed, and where the double build of a test finds the
-# float one.
+# Tests of the double build contain the path of the float build (dev/build/rules.mk).
 FLOAT_BUILD := -DFLOAT_BUILD='"$(abspath $(FLOAT))"'
 $(eval $(call programs,$(FLOAT),FLOAT))
 $(eval $(call programs,$(DOUBLE),DOUBLE))
@@ -170,15 +168,15 @@ detected:
 help:
 	@sed -n '/^#/!q; s/^# \{0,1\}//p' Makefile
 
-# Programs are copied here from the build that was made last, so they are checked every time.
-# A trainer's test is the double build's; it runs the float one for -p float and -p bf16.
+# Programs are copied here from the last build, so each make compares them. A trainer's test comes
+# from the double build; it runs the float build for -p float and -p bf16.
 copy = @cmp -s $< "$(HERE)/$@" || cp -f $< "$(HERE)/$@"
 $(PROGRAMS): %: $(FLOAT)/bin/% | detected
 	$(copy)
 $(TRAINER_TESTS): %: $(DOUBLE)/bin/% $(FLOAT)/bin/%
 	$(copy)
 
-# Less than a minute of training on the project's own source, and what the model makes of it.
+# Trains for less than a minute on the project's own source, then prints a sample.
 shown = echo '$(1)' && $(1)
 FIRST := ./train_fastformer -o runs/first --preset hybrid --dropout 0 --minutes 0.75 -v 100
 run: train_fastformer

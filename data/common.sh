@@ -1,5 +1,5 @@
 # shellcheck shell=sh
-# What the recipes of this directory share. They source it from the project's root.
+# Shared by the recipes in this directory, which source this file from the project's root.
 
 case ${1-} in
 -h | --help) # the comment that opens a recipe
@@ -13,7 +13,8 @@ die() {
     exit 1
 }
 
-# Checks that ./tokenize and what the tokenizer $TOKENIZER needs exist, before anything is downloaded.
+# Exits with an error if ./tokenize or what the tokenizer $TOKENIZER needs is missing. Called before
+# any download.
 check_tokenizer() {
     [ -x ./tokenize ] || die "./tokenize is missing: make tokenize"
     case $TOKENIZER in
@@ -27,14 +28,15 @@ check_tokenizer() {
     esac
 }
 
-# The name that git gives a file's content.
+# Prints the git blob hash of a file's content.
 blob_id() {
     { printf 'blob %d\0' "$(wc -c <"$1")" && cat "$1"; } | sha1sum | cut -d ' ' -f 1
 }
 
 by_hand='if you have the texts, say where: WIKITEXT2_DIR, TINYSHAKESPEARE_DIR or MULTI30K_DIR=DIR'
 
-# download URL FILE ID: FILE with the content of that git blob; nothing is done where it has it already.
+# download URL FILE ID: downloads URL to FILE and checks that its git blob hash is ID. Does nothing
+# if FILE already has that hash.
 download() {
     if [ -f "$2" ] && [ "$(blob_id "$2")" = "$3" ]; then return; fi
     echo "downloading $1"
@@ -54,7 +56,8 @@ download() {
     mv "$2.tmp" "$2"
 }
 
-# Sets `text` to Tiny Shakespeare: the file in TINYSHAKESPEARE_DIR, else ../shared's, else it is downloaded.
+# Sets `text` to the file of Tiny Shakespeare: in TINYSHAKESPEARE_DIR, else in ../shared, else
+# downloaded.
 find_tinyshakespeare() {
     text=${TINYSHAKESPEARE_DIR:-../shared/data/tinyshakespeare}
     if [ -z "${TINYSHAKESPEARE_DIR:-}" ] && [ ! -d "$text" ]; then
@@ -65,8 +68,8 @@ find_tinyshakespeare() {
     text=$text/input.txt
 }
 
-# Sets `text` to the directory of WikiText-2's train.txt, valid.txt and test.txt: WIKITEXT2_DIR, else ../shared's, else they are
-# downloaded.
+# Sets `text` to the directory of WikiText-2's train.txt, valid.txt and test.txt: WIKITEXT2_DIR,
+# else in ../shared, else downloaded.
 find_wikitext2() {
     text=${WIKITEXT2_DIR:-../shared/data/wikitext-2}
     if [ -z "${WIKITEXT2_DIR:-}" ] && [ ! -d "$text" ]; then

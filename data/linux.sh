@@ -1,12 +1,13 @@
 #!/bin/sh
-# The Linux kernel's source: 0.6 GB of C with long dependences, BPE of 8,192 tokens.
+# The Linux kernel's source: 0.6 GB of C with long-range dependencies, BPE with 8,192 tokens.
 #
 #   make data/linux
-#   LINUX_SOURCE=FILE make data/linux      its archive (linux-source-*.tar.xz, or another tar of the kernel)
-#   TOKENIZER=byte make data/linux         bpe (default), byte
+#   LINUX_SOURCE=FILE make data/linux      archive: linux-source-*.tar.xz or a tar of a kernel
+#   TOKENIZER=byte make data/linux         tokenizer: bpe (default) or byte
 #
-# Without LINUX_SOURCE the archive is that of Debian's package linux-source-6.1. All files *.c, ordered by their names, each
-# after a line with its name; of every 200 files one is for validation and one for the test.
+# The default archive is that of Debian's package linux-source-6.1. The text is all *.c files,
+# sorted by name, each after a line with its name. Of every 200 files, one is for validation and one
+# for the test.
 set -eu
 cd "$(dirname "$0")/.."
 . data/common.sh
@@ -24,7 +25,7 @@ tar -x -f "$archive" -C $to/source --strip-components=1 --wildcards '*.c' || die
 (cd $to/source && find . -type f -name '*.c' | sed 's|^\./||' | LC_ALL=C sort) >$to/files
 [ "$(wc -l <$to/files)" -ge 200 ] || die "$archive: holds $(wc -l <$to/files) files of C, expected those of a kernel"
 
-# split NAME: its files, of which every 200 have one for validation and one for the test
+# split NAME: writes the files of split NAME (train, val or test) to NAME.txt.
 split() {
     awk -v name="$1" '{ part = NR % 200 == 66 ? "val" : NR % 200 == 133 ? "test" : "train" } part == name' $to/files |
         while IFS= read -r file; do

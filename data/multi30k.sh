@@ -1,12 +1,12 @@
 #!/bin/sh
-# Multi30k (Elliott et al. 2016): 29,000 descriptions of pictures in English, and their translations to German.
+# Multi30k (Elliott et al. 2016): 29,000 English image descriptions with German translations.
 #
-#   make data/multi30k                        from English to German
-#   make data/multi30k-de                     from German to English, 4,000 tokens (multi30k-de.sh)
-#   MULTI30K_DIR=DIR make data/multi30k       train, val and test_2016_flickr, .en and .de, exist
-#   VOCABULARY=4000 make data/multi30k        tokens of the joint BPE, 10,000 without it
+#   make data/multi30k                        English to German
+#   make data/multi30k-de                     German to English, 4,000 tokens (multi30k-de.sh)
+#   MULTI30K_DIR=DIR make data/multi30k       directory of train, val, test_2016_flickr (.en, .de)
+#   VOCABULARY=4000 make data/multi30k        tokens of the joint BPE (default: 10,000)
 #
-# Without MULTI30K_DIR the texts come from ../shared/data/multi30k, else from the network.
+# Without MULTI30K_DIR the texts come from ../shared/data/multi30k if it exists, else the network.
 set -eu
 cd "$(dirname "$0")/.."
 . data/common.sh

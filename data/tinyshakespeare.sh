@@ -1,12 +1,13 @@
 #!/bin/sh
-# Tiny Shakespeare (Karpathy 2015): 1.1 MB of plays, by characters; cut 90/5/5.
+# Tiny Shakespeare (Karpathy 2015): 1.1 MB of plays, character by character; split 90/5/5.
 #
 #   make data/tinyshakespeare
-#   TOKENIZER=spm make data/tinyshakespeare         byte (default), bpe, spm or word
+#   TOKENIZER=spm make data/tinyshakespeare         tokenizer: byte (default), bpe, spm or word
 #   SPM_MODEL=t5.model TOKENIZER=spm make data/tinyshakespeare
-#   TINYSHAKESPEARE_DIR=DIR make data/tinyshakespeare    input.txt exists
+#   TINYSHAKESPEARE_DIR=DIR make data/tinyshakespeare    directory of input.txt
 #
-# Without TINYSHAKESPEARE_DIR the text comes from ../shared/data/tinyshakespeare, else from the network.
+# Without TINYSHAKESPEARE_DIR the text comes from ../shared/data/tinyshakespeare if it exists, else
+# from the network.
 set -eu
 cd "$(dirname "$0")/.."
 . data/common.sh

@@ -1,5 +1,5 @@
 # shellcheck shell=sh
-# What shell scripts share. They source it from the project's root.
+# Shared by shell scripts, which source this file from the project's root.
 export LC_ALL=C # a point in numbers, whatever the language
 
 fail() {
@@ -10,7 +10,7 @@ fail() {
 tmp=$(mktemp -d)
 trap 'rm -rf "$tmp"' EXIT
 
-# from_start PATH: that path, which may be relative to where the script was called ($start).
+# from_start PATH: prints the path, resolved against the directory of the call ($start) if relative.
 from_start() {
     case $1 in
     /*) echo "$1" ;;

@@ -1,8 +1,9 @@
 #!/bin/sh
-# Builds the CUDA programs, tests them on the GPU and compares their speed with PyTorch's; see usage below. Every part
-# has a time limit, so that one that hangs costs no other, and what cannot run says why. Rows of measurements are
-# printed as they come, and the report is written again after every part: what was measured stays, whatever ends the
-# script. It is three files: gpu_check.md, gpu_check.json, and what the parts said in gpu_check.tar.gz.
+# Builds the CUDA programs, tests them on the GPU and compares their speed with PyTorch's; see usage
+# below. Each part has a time limit, so that one that hangs does not stop the others. A part that
+# cannot run prints the reason. Measurements are printed immediately, and the report is rewritten
+# after each part, so that they survive an early end of the script. The report is gpu_check.md,
+# gpu_check.json and, with the output of the parts, gpu_check.tar.gz.
 set -u
 export LC_ALL=C PYTHONDONTWRITEBYTECODE=1
 cd "$(dirname "$0")/.." || exit 1
@@ -70,7 +71,7 @@ now() { # seconds since the machine started
 }
 start=$(now)
 
-# ---- what is available: empty, or why not
+# ---- what is available: empty, or the reason why not
 
 PATH=$PATH:/usr/local/cuda/bin
 no_nvcc=
@@ -91,13 +92,13 @@ no_torch_gpu=$no_torch
 no_sanitizer=
 command -v compute-sanitizer >/dev/null || no_sanitizer='there is no compute-sanitizer'
 
-# Whether the toolkit, or this system, has cuBLASLt to link with.
+# Succeeds if the toolkit, or this system, has cuBLASLt to link with.
 has_cublas() {
     cuda=$(command -v nvcc) && cuda=${cuda%/bin/nvcc}
     [ -e "${cuda:-/usr/local/cuda}/lib64/libcublasLt.so" ] && [ -e "${cuda:-/usr/local/cuda}/include/cublasLt.h" ]
 }
 
-# Where it has not, PyTorch's wheels do, under names that compilers do not look for.
+# Otherwise uses cuBLASLt of PyTorch's wheels, under the names that compilers look for.
 if ! has_cublas; then
     wheel=$("$python" -c 'import nvidia; print("\n".join(nvidia.__path__))' 2>/dev/null | while read -r root; do
         find "$root" -name 'libcublasLt.so.[0-9]*' | sort | tail -n 1
@@ -112,7 +113,7 @@ if ! has_cublas; then
     fi
 fi
 
-# first TEXT...: the first that is not empty.
+# first TEXT...: prints the first text that is not empty.
 first() {
     for text in "$@"; do
         if [ -n "$text" ]; then
@@ -122,7 +123,7 @@ first() {
     done
 }
 
-# missing PROGRAM: why it cannot be run.
+# missing PROGRAM: prints why it cannot run, or nothing.
 missing() {
     [ -x "$programs/$1" ] || echo "$1 is not built"
 }
@@ -158,7 +159,7 @@ json() {
     printf ']}\n'
 }
 
-# replace FILE COMMAND...: FILE becomes what the command says, all of it or not at all.
+# replace FILE COMMAND...: replaces FILE by the command's output, completely or not at all.
 replace() {
     replaced=$1
     shift
@@ -183,15 +184,15 @@ report() {
 
 # ---- parts
 
-# What a part's output says in short: why it was skipped, the counts of a test program, or its last line.
+# Prints a part's output in short: why it was skipped, a test program's counts, or its last line.
 summary() {
     first "$(sed -n 's/^skipped: *//p' "$1" | head -n 1)" \
         "$(grep '^[0-9][0-9]* passed, [0-9][0-9]* failed' "$1" | tail -n 1)" \
         "$(grep -v -e '^ *$' -e '^[#|]' "$1" | tail -n 1 | cut -c 1-200)"
 }
 
-# part NAME SECONDS WHY_NOT COMMAND...: runs the command for at most that long, unless WHY_NOT says why it cannot run. What
-# it says goes to NAME.txt; headings and rows of tables are shown as they come.
+# part NAME SECONDS WHY_NOT COMMAND...: runs the command for at most that time, unless WHY_NOT says
+# why it cannot run. Its output goes to NAME.txt; headings and table rows are also printed.
 part() {
     name=$1 limit=$2 why=$3
     shift 3
@@ -234,7 +235,7 @@ part() {
     esac
 }
 
-# peers NAME SECONDS WHY_NOT MODEL MODES OPTION...: our trainer compared with PyTorch.
+# peers NAME SECONDS WHY_NOT MODEL MODES OPTION...: compares our trainer with PyTorch.
 peers() {
     peers_name=$1 peers_limit=$2 peers_why=$3 model=$4 modes=$5
     shift 5
@@ -242,7 +243,7 @@ peers() {
         "$python" dev/bench/pytorch_peer.py measure "$model" --build "$programs" --modes "$modes" --json "$said/$peers_name.json" "$@"
 }
 
-# bench NAME SECONDS MODEL MODES CONFIG...: the same in these sizes.
+# bench NAME SECONDS MODEL MODES CONFIG...: the same comparison in these sizes.
 bench() {
     bench_name=$1 bench_limit=$2 model=$3 modes=$4
     shift 4
@@ -262,7 +263,8 @@ sanitize() {
 echo "${gpu:-$no_gpu}"
 architecture=$(printf '%s' "$gpu" | cut -d, -f3 | tr -cd 0-9)
 
-# The limits of each call add up to 530 s; those of the first to 695, which is more than its parts take unless one hangs.
+# The limits of each call add up to 530 s. Those of the first add up to 695 s, more than its parts
+# take unless one hangs.
 part build 200 "$no_nvcc" make -j"$(nproc)" CUDA_ARCHS="${architecture:-90}" train_fastformercu train_gpt2cu \
     train_llamacu test_layerscu test_attentioncu test_fastformercu test_gpt2cu test_llamacu test_bertcu test_translatecu
 for name in layers attention fastformer gpt2 llama bert translate; do
@@ -279,7 +281,8 @@ done
 for model in fastformer gpt2; do
     bench "seed-$model" 165 "$model" eager-bf16,compile-bf16,graphs-bf16 B=2,T=2048
 done
-# steps NAME SECONDS WHY_NOT PROGRAM OPTION...: tokens/s of a trainer on the embedded corpus.
+# steps NAME SECONDS WHY_NOT PROGRAM OPTION...: prints the tokens/s of a trainer on the embedded
+# corpus.
 steps() {
     steps_name=$1 steps_limit=$2 steps_why=$3
     shift 3
@@ -292,16 +295,16 @@ for optimizer in adamw muon; do
     steps "seed-$optimizer" 10 "$(missing train_fastformercu)" "$programs/train_fastformercu" -t 2048 -x 200 --optimizer $optimizer
 done
 steps seed-llama 10 "$(missing train_llamacu)" "$programs/train_llamacu" -t 2048 -x 200 --kv-heads 2
-# Two evaluations in which activations are measured.
+# Two evaluations that also measure activations.
 steps decode-stats 15 "$(missing train_gpt2cu)" "$programs/train_gpt2cu" -t 2048 -x 20 -v 10 -m 4 --stats 4
-# Softmax in windows, compared with FlexAttention, which drops no weights.
+# Softmax in windows, compared with FlexAttention, which has no dropout of attention weights.
 peers windows-gpt2 100 '' gpt2 compile-bf16 --config B=8,T=8192 --config B=1,T=65536 --window 256 --dropout 0
 # The output layer with logits in memory and without.
 peers output-chunks 25 '' fastformer '' --config B=32,T=2048
 peers output-fused 25 '' fastformer '' --config B=32,T=2048 --options=--fused-output
 peers output-chunks-256 25 '' fastformer '' --config B=32,T=2048,C=256
 peers output-fused-256 25 '' fastformer '' --config B=32,T=2048,C=256 --options=--fused-output
-# Texts that are written side by side, of a model that has learned nothing.
+# Generates texts in parallel with an untrained model.
 # shellcheck disable=SC2016
 part decode 30 "$(first "$no_gpu" "$(missing train_fastformercu)")" sh -c '
     "$1" -t 2048 -x 1 -m 1 -o "$0" >/dev/null || exit 1
@@ -324,7 +327,7 @@ for tool in memcheck racecheck; do
     done
 done
 
-# llm.c compared with ours and PyTorch, without dropout, which it does not have.
+# Compares llm.c with our trainer and PyTorch, without dropout, which llm.c does not have.
 no_llmc=
 [ -n "$llmc" ] || no_llmc="no program of llm.c's is named (-l)"
 set --

@@ -1,15 +1,15 @@
 #!/bin/sh
-# From a text to a model that writes like it, in about three minutes on two cores, and its page. Without -f: Tiny
-# Shakespeare, from TINYSHAKESPEARE_DIR, ../shared/data/tinyshakespeare or the network.
+# Trains a model that writes like a text, in about three minutes on two cores, and makes its page.
+# Default text: Tiny Shakespeare (TINYSHAKESPEARE_DIR, ../shared/data/tinyshakespeare or network).
 #
 #   scripts/run_demo.sh [-f FILE] [-m MINUTES] [-o DIR]
 #   scripts/run_demo.sh -n [-m MINUTES] [-o DIR]
-#     -f FILE      a text of your own
-#     -n           Tiny Shakespeare cut as nanoGPT cuts it (90/10); the loss in its unit, nats per character
-#     -m MINUTES   of training (2.5; with -n 3)
-#     -o DIR       data and run (runs/demo; with -n runs/nanogpt)
+#     -f FILE      train on this text
+#     -n           Tiny Shakespeare with nanoGPT's split (90/10) and loss (nats per character)
+#     -m MINUTES   training time (2.5; with -n: 3)
+#     -o DIR       directory of data and run (runs/demo; with -n: runs/nanogpt)
 #
-# The same command resumes where it was stopped.
+# The same command resumes a stopped run.
 set -eu
 root=$(cd "$(dirname "$0")/.." && pwd)
 file=

@@ -1,3 +1,3 @@
 #!/bin/sh
-# The Fastformer on WikiText-2 by words. Options: --help
+# The Fastformer on WikiText-2 with a vocabulary of words. Options: --help
 exec python3 -B "$(dirname "$0")/compare.py" words "$@"

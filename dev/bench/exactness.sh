@@ -1,3 +1,3 @@
 #!/bin/sh
-# Training with the published windowed sums in float32. Options: --help
+# Compares training with the published windowed sums in float32 with exact sums. Options: --help
 exec python3 -B "$(dirname "$0")/../../scripts/compare.py" exactness "$@"

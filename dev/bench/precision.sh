@@ -1,3 +1,3 @@
 #!/bin/sh
-# Whether bf16 products train as well as float32 ones. Options: --help
+# Compares training with bf16 and with float32 products. Options: --help
 exec python3 -B "$(dirname "$0")/../../scripts/compare.py" precision "$@"

@@ -1,14 +1,15 @@
 #!/bin/sh
-# Measures every speed that README.md reports, on this machine, and writes a report.
+# Measures every speed that README.md reports on this machine and writes a report.
 #
 #   dev/bench/run.sh [--quick] [--output DIR] [--python PYTHON] [--lock COMMAND] [--again] [PART...]
 #
-# Parts: peak products steps threads layers decoding fastformer gpt2 lengths hybrids models large; default: all, without large in the quick mode. Each
-# writes DIR/parts/PART*.json (default DIR: runs/speed); an existing part is not measured again, so an interrupted call
-# resumes where it stopped. --again measures the parts again. Then DIR/report.md, DIR/results.json and the plots are
-# made from all existing parts. --quick takes 12 minutes on two Zen 5 cores and half an hour on two Zen 4 cores. PYTHON
-# must have torch, and transformers for GPT-2; without them only our own programs are measured. COMMAND, such as 'flock
-# FILE', surrounds each measurement where several people share the machine.
+# Parts: peak products steps threads layers decoding fastformer gpt2 lengths hybrids models large
+# (default: all; with --quick all but large). Each part writes DIR/parts/PART*.json (default DIR:
+# runs/speed). Existing parts are not measured again, so an interrupted call resumes; --again
+# measures them again. DIR/report.md, DIR/results.json and the plots are then made from all existing
+# parts. --quick takes 12 minutes on two Zen 5 cores and half an hour on two Zen 4 cores. PYTHON
+# needs torch, and transformers for GPT-2; without them only our own programs are measured. COMMAND,
+# such as 'flock FILE', is put before each measurement, for machines that several people share.
 set -eu
 start=$PWD
 cd "$(dirname "$0")/../.."
@@ -51,7 +52,7 @@ while [ $# -gt 0 ]; do
     esac
     shift
 done
-# GPT-2 124M alone takes half as long as all else in the quick mode.
+# In quick mode GPT-2 124M alone would take half as long as everything else.
 # shellcheck disable=SC2086 # one word a part
 [ $# -gt 0 ] || set -- ${full:+$all}${quick:+${all% large}}
 for part in "$@"; do
@@ -61,7 +62,7 @@ for part in "$@"; do
     esac
 done
 
-# due NAME: whether that file is still to be written; if so, prints its name.
+# due NAME: succeeds and prints NAME if that file is still to be measured.
 due() {
     case " $fresh " in *" $1 "*) return 1 ;; esac
     [ -n "$again" ] || [ ! -s "$out/parts/$1" ] || return 1
@@ -70,7 +71,7 @@ due() {
 }
 fresh=
 
-# keep NAME COMMAND...: what the command writes to standard output becomes that file, if it succeeds.
+# keep NAME COMMAND...: writes the command's standard output to that file if it succeeds.
 keep() {
     name=$1
     shift
@@ -78,8 +79,8 @@ keep() {
     mv "$out/parts/$name.tmp" "$out/parts/$name"
 }
 
-# ours NAME PROGRAM ARGUMENT...: one of the programs of `make bench`, which prints a line of JSON for each thing it
-# measured.
+# ours NAME PROGRAM ARGUMENT...: runs a program of `make bench`, which prints a line of JSON per
+# measurement.
 ours() {
     due "$1" || return 0
     name=$1 program=$2
@@ -88,7 +89,7 @@ ours() {
     keep "$name" $lock "$build/bench/$program" "$@"
 }
 
-# a_step NAME ARGUMENT...: one of the trainers by itself.
+# a_step NAME ARGUMENT...: measures one trainer alone.
 a_step() {
     due "$1" || return 0
     name=$1
@@ -96,7 +97,7 @@ a_step() {
     keep "$name" "$python" -B dev/bench/step.py --build "$build/bin" --lock "$lock" "$@"
 }
 
-# peers NAME CONTENDERS ARGUMENT...: compared with PyTorch.
+# peers NAME CONTENDERS ARGUMENT...: compares with PyTorch.
 peers() {
     due "$1" || return 0
     name=$1 contenders=$2
@@ -106,7 +107,7 @@ peers() {
     mv "$out/parts/$name.tmp" "$out/parts/$name"
 }
 
-# offered PATTERN,...: the contenders without bf16, where this processor has no products of it.
+# offered PATTERN,...: prints the contenders, without bf16 if this processor has no bf16 products.
 offered() {
     case $precisions in
     *bf16*) echo "$1" ;;
@@ -134,7 +135,7 @@ measure_steps() {
     [ ! -f data/wikitext2/meta.json ] || a_step steps-wikitext2.json --input data/wikitext2 --precision $fast --steps "$steps"
 }
 
-# Both models with 1, 2, 4, ... threads, up to one for each core.
+# Both models with 1, 2, 4, ... threads, up to one per core.
 measure_threads() {
     cores=$(nproc) threads=1
     while [ "$threads" -lt $((2 * cores)) ]; do
@@ -179,7 +180,7 @@ measure_gpt2() {
     peers gpt2.json "$(offered "gpt2/c/fp32,gpt2/c/bf16,$modes")${full:+,gpt2/huggingface/compile-*,gpt2/*/eager-*}"
 }
 
-# The same tokens per step at each length: 16,384 compared with PyTorch, 65,536 alone.
+# The same number of tokens per step at each length: 16,384 compared with PyTorch, 65,536 alone.
 measure_lengths() {
     peers lengths-peers.json "fastformer/c/$fast,fastformer/*/compile-$fast,gpt2/c/$fast,gpt2/flash/compile-$fast" \
         --config T=16384,B=1 --lengths "${full:+512,2048,8192,}16384" --rounds "$few_rounds"
@@ -187,8 +188,8 @@ measure_lengths() {
         --lengths "512,${full:+2048,}8192,${full:+16384,32768,}65536" --rounds "$few_rounds"
 }
 
-# Attention mixed in one model, at the size of scripts/run_fair.sh, and in layers as wide as GPT-2 124M's, where attention
-# over all tokens is a smaller part of the work.
+# Models that mix attention kinds, at the size of scripts/run_fair.sh and in layers as wide as GPT-2
+# 124M's, where attention over all tokens is a smaller part of the work.
 measure_hybrids() {
     for size in narrow:L=4,C=128,H=4,V=8192 ${full:+wide:L=4,C=768,H=12,V=8192}; do
         peers "hybrids-${size%%:*}.json" 'hybrid*/c/auto,windows*/c/auto,softmax/c/auto' --config "T=8192,B=1,${size#*:}" \
@@ -196,7 +197,7 @@ measure_hybrids() {
     done
 }
 
-# Our two models, as everybody trains them. A step of GPT-2 with 65,536 tokens takes minutes.
+# Our two models in the default precision. A step of GPT-2 with 65,536 tokens takes minutes.
 measure_models() {
     peers models.json 'fastformer/c/auto,gpt2/c/auto' --config T=16384,B=1 --lengths 512,2048,8192,16384 --rounds "$few_rounds"
     for T in ${full:+32768 65536}; do
@@ -204,7 +205,7 @@ measure_models() {
     done
 }
 
-# GPT-2 124M, which takes 16 GB.
+# GPT-2 124M, which needs 16 GB.
 measure_large() {
     peers large.json "gpt2/c/$fast,gpt2/ours/compile-$fast,gpt2/flash/compile-$fast" \
         --config B=4,T=1024,C=768,H=12,L=12,V=50304 --rounds "$few_rounds"
@@ -226,14 +227,14 @@ mkdir -p "$out/parts"
 build=$(make -s --eval='where:;@echo $(FLOAT)' where) built_in=$(make -s ONEDNN=0 --eval='where:;@echo $(FLOAT)' where)
 make "$build/bin/train_fastformer" "$build/bin/train_gpt2" bench >&2
 make ONEDNN=0 "$built_in/bin/train_fastformer" "$built_in/bin/train_gpt2" >&2
-# The trainers refuse bf16 where the processor has no products of it.
+# The trainers refuse bf16 if the processor has no bf16 products.
 precisions='bf16 fp32' fast=bf16
 if ! "$build/bin/train_fastformer" -p bf16 -x 1 -b 1 -t 8 -C 8 -L 1 --no-test -o "$tmp/bf16" >"$tmp/bf16.txt" 2>&1; then
     grep -q 'no bf16 products' "$tmp/bf16.txt" || fail "train_fastformer -p bf16: $(tail -1 "$tmp/bf16.txt")"
     precisions=fp32 fast=fp32
     echo 'this processor has no bf16 products: float32 alone is measured' >&2
 fi
-# What PyTorch has compiled, of use to the next call.
+# Keeps PyTorch's compiled code for the next call.
 export TORCHINDUCTOR_CACHE_DIR="${TORCHINDUCTOR_CACHE_DIR:-$PWD/build/pytorch}"
 for part in "$@"; do "measure_$part"; done
 report

@@ -1,24 +1,24 @@
 #!/bin/sh
-# Finds what can be used on this machine and prints it as variables for make, which keeps them in
-# BUILD/config-*.mk (Makefile). From the environment come CC, CXX, MARCH, CFLAGS and MPICC, and what
-# the user says: ONEDNN, OPENMP, MPI, CPLUSPLUS, NCCL and WASM are 1, 0, or not set: tried; ONEDNN_ROOT,
-# CUDA and NCCL_ROOT are directories.
+# Detects the compilers and libraries of this machine and prints make variables, which the Makefile
+# keeps in BUILD/config-*.mk. Reads from the environment CC, CXX, MARCH, CFLAGS and MPICC, and the
+# user's settings: ONEDNN, OPENMP, MPI, CPLUSPLUS, NCCL and WASM are 1, 0, or unset to detect them;
+# ONEDNN_ROOT, CUDA and NCCL_ROOT are directories.
 
-# compiles COMPILER LIBRARIES LINE...: "1" where these lines become a program
+# compiles COMPILER LIBRARIES LINE...: prints 1 if these lines compile and link
 compiles() {
     compiler=$1 libraries=$2
     shift 2
     printf '%s\n' "$@" | eval "$compiler - -o /dev/null $libraries" >/dev/null 2>&1 && echo 1
 }
 
-# only PATTERN WORD...: the words that begin so
+# only PATTERN WORD...: prints the words that start with -PATTERN
 only() {
     pattern=$1
     shift
     printf '%s\n' "$@" | grep "^-\($pattern\)" | tr '\n' ' '
 }
 
-# What mpicc adds to a compiler's command line: Open MPI's words, or MPICH's.
+# Prints the flags that mpicc adds to a command line: asked by Open MPI's FLAG, then by MPICH's.
 mpicc_says() { # FLAG FLAG
     $MPICC "$1" 2>/dev/null || $MPICC "$2" 2>/dev/null | cut -d' ' -f2-
 }
@@ -35,10 +35,10 @@ mpi_flags="$(only I $(mpicc_says --showme:compile -compile_info))-pthread"
 mpi_libs="$(only 'L\|l\|Wl' $(mpicc_says --showme:link -link_info))-pthread"
 : "${MPI=$(compiles "$CC $mpi_flags -x c" "$mpi_libs" '#include <mpi.h>' \
     'int main(void) { return MPI_Finalize(); }')}"
-# A C++ compiler runs the CUDA sources on the CPU, for tests.
+# With a C++ compiler, tests run the CUDA sources on the CPU.
 : "${CPLUSPLUS=$(compiles "$CXX -std=c++17 -x c++" '' '#include <tuple>' \
     'int main() { return 0; }')}"
-# The model in the page of a run.
+# WebAssembly, for the model in a run's page.
 : "${WASM=$(compiles 'clang --target=wasm32-wasi -msimd128 -x c' '' '#include <stdio.h>' \
     'int main(void) { return puts(""); }')}"
 amx=$(compiles "$CC $MARCH $CFLAGS -x c" '' '#ifndef __AVX512BF16__' '#error' '#endif' \
@@ -48,7 +48,7 @@ for found in /usr/local/cuda/bin/nvcc /opt/cuda/bin/nvcc; do
     [ ! -x "$found" ] || : "${nvcc:=$found}"
 done
 : "${CUDA=${nvcc%/bin/nvcc}}"
-# NCCL sums gradients of several GPUs; in the emulator MPI plays it.
+# NCCL sums the gradients of several GPUs; in the emulator MPI replaces it.
 : "${NCCL_ROOT=$CUDA}"
 nccl_flags=-I$NCCL_ROOT/include
 nccl_libs="-L$NCCL_ROOT/lib -Wl,-rpath,$NCCL_ROOT/lib -lnccl"
@@ -70,7 +70,7 @@ detected=$detected$([ -n "$CUDA" ] || echo 'no CUDA')$(yes "$CPLUSPLUS" '' \
     ', no C++ compiler: tests of the CUDA sources are skipped')$(yes "$WASM" '' \
     ', no WebAssembly: pages without the model (install clang, lld, wasi-libc, libclang-rt-dev-wasm32)')
 
-# make takes $ and # for its own.
+# Escapes $ and #, which are special in make.
 sed 's/\$/$$/g; s/#/\\#/g' <<END
 USE_ONEDNN := $(yes "$ONEDNN" 1)
 ONEDNN_FLAGS := $onednn_flags

@@ -1,13 +1,13 @@
-# Programs for the GPU, X.cu as Xcu: with nvcc, and with a C++ compiler for the emulator, which runs
-# them on the CPU for tests. They link the CPU's models.
+# GPU programs: X.cu becomes Xcu, compiled by nvcc, or by a C++ compiler for the emulator, which
+# runs them on the CPU for tests. They link the CPU models.
 CUDA_TRAINERS := $(addsuffix cu,$(call names,train_*.cu dev/*/train_*.cu))
 CUDA_TESTS := $(addsuffix cu,$(call names,dev/*/test_*.cu))
 .PHONY: $(CUDA_TRAINERS) $(CUDA_TESTS)
 
 CUDA_ARCHS ?= 80 90 100
 CUDA_FLAGS := -std=c++17 -D_GNU_SOURCE -Drestrict=__restrict__ $(INCLUDES) -Idev/cuda
-# Code for each architecture, and PTX of the last one for later GPUs. Code for sm_90 has
-# instructions that it alone has, so that there is no such PTX of it.
+# Code for each architecture, and PTX of the last one for later GPUs. Code for sm_90 uses
+# instructions that no other architecture has, so it has no such PTX.
 gencode = -gencode arch=compute_$(1)$(,)code=$(2)_$(1)
 GENCODE := $(foreach arch,$(CUDA_ARCHS:90=90a),$(call gencode,$(arch),sm)) \
            $(foreach arch,$(filter-out 90,$(lastword $(CUDA_ARCHS))), \
@@ -36,7 +36,7 @@ $(CUDA_TESTS:%=$(1)/bin/%) $(TRAINERS:%=$(1)/bin/%cu): $(1)/reduction \
 $(1)/dev/cuda/nccl.o: ONLY_HERE = $(if $(filter NVCC,$(2)),$(NCCL_FLAGS),$$(MPI_FLAGS))
 $(TRAINERS:%=$(1)/bin/%cu) $(TRAINERS:train_%=$(1)/bin/test_%cu): $(1)/dev/cuda/attention.o \
     $(1)/dev/cuda/transformer.o
-# A model on the GPU has the CPU's next to it. A model's test is linked with its program.
+# A GPU program links the CPU model. A model's test links the GPU program.
 $(TRAINERS:%=$(1)/bin/%cu): $(1)/bin/%cu: $(FLOAT)/host/%.o \
     $(if $(USE_MPI),$(FLOAT)/dev/ranks/mpi.o)
 $(TRAINERS:train_%=$(1)/bin/test_%cu): $(1)/bin/test_%cu: $(1)/train_%.o $(FLOAT)/host/train_%.o

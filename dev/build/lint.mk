@@ -1,4 +1,4 @@
-# make lint: format and static analysis; make format.
+# make lint: format check and static analysis. make format: formats the sources.
 C_FILES := $(filter-out $(if $(USE_MPI),,dev/ranks/mpi.c dev/test/poison.c) \
              dev/page/wasm.c,$(filter %.c,$(CORPUS)))
 SOURCES := $(filter %.c %.h %.cu %.cuh,$(CORPUS))

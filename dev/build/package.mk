@@ -1,8 +1,8 @@
-# What is installed and what is given to others: make install, man, deb, wheel, static, dist
-# (docs/usage.md, "Installing"). Packages hold one program for any processor, which is all of them
-# (dev/package/fastformer.c), built apart in BUILD/package and BUILD/static. The same sources give
-# the same bytes: times are those of the last commit or, without git, of CHANGELOG.md, which
-# `make dist` gives the time of the last commit.
+# make install, man, deb, wheel, static and dist (docs/usage.md, "Installing"). A package holds one
+# program for any processor, which contains all programs (dev/package/fastformer.c) and is built
+# separately in BUILD/package or BUILD/static. The same sources give the same bytes: timestamps are
+# those of the last commit or, without git, of CHANGELOG.md, which `make dist` gives the time of the
+# last commit.
 .PHONY: install uninstall man deb wheel static dist one
 PREFIX ?= /usr/local
 BIN = $(DESTDIR)$(PREFIX)/bin
@@ -14,7 +14,7 @@ PACKAGE_BUILD ?= $(BUILD)/package
 STATIC_BUILD ?= $(BUILD)/static
 IN_PACKAGES = mkdir -p "$(PACKAGES)" && SOURCE_DATE_EPOCH=$(EPOCH) VERSION=$(VERSION)
 
-# A program that cannot run here (a cross compiler) is installed without its pages.
+# Programs that cannot run here (cross-compiled) are installed without their pages.
 install: $(PROGRAMS:%=$(FLOAT)/bin/%)
 	install -d "$(BIN)"
 	install -m 755 $^ "$(BIN)"
@@ -29,7 +29,7 @@ uninstall:
 man: $(PROGRAMS:%=$(FLOAT)/bin/%)
 	dev/package/pages.sh $(FLOAT)/bin $(BUILD)/share site-functions $(PROGRAMS)
 
-# ---- one program that is all -----------------------------------------------------------------
+# ---- one program that contains all -----------------------------------------------------------
 vpath %.c dev/package
 OBJCOPY ?= objcopy
 define as_one # $(1) directory
@@ -46,7 +46,7 @@ one: $(FLOAT)/bin/fastformer
 
 needs = @command -v $(word 1,$(1)) >/dev/null || { \
             echo "make $@ needs $(word 1,$(1)): install $(word 2,$(1))"; exit 1; }
-# make again, with other settings than this one's. C without cancellation needs no tables to unwind.
+# Runs make again with other settings. C without cancellation needs no unwind tables.
 FOR_ANY = $(Q)MAKEFLAGS= $(MAKE) --no-print-directory $(filter -j%,$(MAKEFLAGS)) \
           $(MAKEOVERRIDES) ARCH=portable MPI=0 CPLUSPLUS=0 CUDA= \
           CFLAGS='$(or $(CFLAGS),-g0 -fno-asynchronous-unwind-tables)'
@@ -56,8 +56,8 @@ deb wheel: $(PACKAGE_BUILD)/fastformer
 	$(call needs,$(if $(filter deb,$@),dpkg-deb dpkg-dev,python3 python3))
 	$(IN_PACKAGES) dev/package/$@.* $< "$(PACKAGES)"
 
-# musl and GCC's OpenMP, both linked in. musl's threads have the stack that the program asks for.
-# Without oneDNN nothing multiplies in bf16, so that level would be the next one again.
+# musl and GCC's OpenMP, both linked statically. musl's threads have the stack size that the program
+# requests. Without oneDNN there are no bf16 products, so the bf16 level would equal the next one.
 static:
 	$(call needs,musl-gcc musl-tools)
 	+$(FOR_ANY) CC=musl-gcc ONEDNN=0 OPENMP=1 \

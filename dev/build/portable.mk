@@ -1,12 +1,12 @@
-# ARCH=portable: what computes is compiled for each of some levels of instructions, the best first, and
-# for any processor. Other machines than x86-64 have what any has.
+# ARCH=portable: kernels are compiled for several instruction levels, the best first, and for the
+# baseline. Machines other than x86-64 have only the baseline.
 march_avx512_bf16 := x86-64-v4 -mavx512bf16
 march_avx512 := x86-64-v4
 march_avx2 := x86-64-v3
 LEVELS := $(if $(filter x86_64%,$(MACHINE)),avx512_bf16 avx512 avx2)
 
-# What a program has for each level (dev/cpu, the models and its main) is one object, in which all
-# names are its own but two.
+# The parts of a program that are built per level (dev/cpu, the models and its main) are one object,
+# in which all names but two are local.
 define compiled_for # $(1) its name
 COMPILE_$(1) = $$(COMPILE_FLOAT) -march=$$(march_$(1))
 LIBS_$(1) := $$(LIBS_FLOAT)

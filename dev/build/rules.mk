@@ -1,8 +1,8 @@
-# Objects, and programs of them: a directory for each way in which they are compiled.
+# Rules for objects and programs: one directory for each way of compiling them.
 
 Q := $(if $(V),,@)
-# say: "[12/98] CC  FILE", the step that begins, of all that were to be done when the first began. A
-# second make counts those, which does nothing.
+# say: prints "[12/98] CC  FILE": the number of this step, and of all steps that were due when the
+# first one started. A second make counts them without running them.
 ifdef COUNTING
 say = @echo counted
 else
@@ -17,7 +17,7 @@ $(call say,LINK)
 $(Q)$(1) $(filter %.o,$^) $(filter %.a,$^) -o $@ $(2)
 endef
 
-# A file that holds the value of a variable: what depends on it is made again when that changes.
+# A file that holds the value of a variable: its dependents are rebuilt when the value changes.
 define remember # $(1) file, $(2) variable
 ifneq ($$(strip $$(file <$(1))),$$(strip $$($(2))))
 $(1): always
@@ -35,7 +35,7 @@ $(call remember,$(1)/compiled,COMPILE_$(3))
 -include $(wildcard $(1)/*.d $(1)/dev/*/*.d)
 endef
 
-# A portable program has for each level what computes, and all else once.
+# A portable program contains its kernels once per level, and everything else once.
 for_level = $(if $(filter-out FLOAT DOUBLE,$(1)),$(2),$(3))
 MODEL_TEST := model_test model_reference plain_model test
 define programs # $(1) directory, $(2) FLOAT, DOUBLE or a level
@@ -54,7 +54,7 @@ $(1)/test/%: $(1)/dev/test/%.o $(1)/dev/test/test.o $(1)/lib.a $(1)/linked
 $(1)/bench/%: $(1)/dev/bench/%.o $(1)/lib.a $(1)/linked
 	$$(call link,$$(CC) $$(C_FLAGS),$$(LIBS_$(2)))
 $(TRAINER_TESTS:%=$(1)/bin/%): $(MODEL_TEST:%=$(1)/dev/test/%.o)
-# In the place of the library's dev/ranks/single.c; also in a bench of several processes.
+# Replaces the library's dev/ranks/single.c; also in the benchmark with several processes.
 $(if $(USE_MPI),$(TRAINERS:%=$(1)/bin/%) $(1)/bench/reduction: $(1)/dev/ranks/mpi.o)
 $(1)/dev/ranks/mpi.o: ONLY_HERE = $$(MPI_FLAGS)
 $(1)/dev/data/corpus.o: ONLY_HERE = -DCORPUS_FILE='"$(BUILD)/corpus.txt"'
@@ -71,7 +71,7 @@ $(1)/dev/test/model_test.o: $(1)/float_build
 $(call remember,$(1)/float_build,FLOAT_BUILD)
 endef
 
-# The CPU's models without their main, which programs for GPUs, benches and fuzz targets link.
+# The CPU models without main, for GPU programs, benchmarks and fuzz targets.
 COMPILE_HOST = $(COMPILE_FLOAT) -DTESTING
 $(eval $(call objects,$(FLOAT)/host,c,HOST))
 $(FLOAT)/bench/beyond: $(FLOAT)/host/train_fastformer.o $(FLOAT)/host/dev/gpt2/train_gpt2.o

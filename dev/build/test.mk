@@ -1,8 +1,8 @@
-# make test: which programs and scripts are run.
+# make test: the programs and scripts that it runs.
 TESTS := $(call names,dev/test/test_*.c)
-# QUICK=1 and SANITIZE=1 follow a plain make test, and leave out what would be the same there:
-# scripts that use none of our programs, build their own or count threads, which ThreadSanitizer
-# watches, and, with QUICK=1, the double build.
+# QUICK=1 and SANITIZE=1 follow a plain make test and skip what would be the same there: scripts
+# that use none of our programs, build their own or count threads, which ThreadSanitizer watches,
+# and, with QUICK=1, the double build.
 ONLY_PLAIN := test_build test_gpu_check test_plain test_scripts test_threads
 TEST_SCRIPTS := $(filter-out \
                   $(if $(filter 1,$(SANITIZE) $(QUICK)),$(ONLY_PLAIN:%=dev/test/%.sh)) \
@@ -10,8 +10,8 @@ TEST_SCRIPTS := $(filter-out \
 # Tests that check derivatives and exact algebra run in double as well.
 DOUBLE_TESTS := test_layers test_blocks test_gemm test_decode test_classifier test_attention \
                 test_additive_global test_muon test_parts test_tile
-# Tests of what multiplies by AMX, which dev/emulator/amx_in_c.h computes in C: in the place of the
-# library's objects with its instructions.
+# Tests of code that uses AMX instructions, which dev/emulator/amx_in_c.h computes in C: objects
+# compiled that way replace the library's.
 AMX_TESTS := test_tile test_classifier test_attention test_gemm
 AMX_PARTS := amx classifier_amx softmax_attention_amx
 COMPILE_AMX = $(COMPILE_FLOAT) -DAMX_IN_C
@@ -20,8 +20,8 @@ $(FLOAT)/amx/test/%: $(FLOAT)/dev/test/%.o $(FLOAT)/dev/test/test.o \
                      $(AMX_PARTS:%=$(FLOAT)/amx/dev/cpu/%.o) $(FLOAT)/lib.a $(FLOAT)/linked
 	$(call link,$(CC) $(C_FLAGS),$(LIBS_FLOAT))
 
-# Under sanitizers, of the double build, what is written for it: vectors and built-in products. With
-# the float build's library, as the rest is the same source.
+# Under sanitizers, the double build is tested only where its code differs: vectors and built-in
+# products. These tests link the float build's library, as the rest is the same source.
 DOUBLE_PARTS := arena gemm gemm_builtin
 $(DOUBLE)/parts/test/%: $(DOUBLE)/dev/test/%.o $(FLOAT)/dev/test/test.o \
                         $(DOUBLE_PARTS:%=$(DOUBLE)/dev/cpu/%.o) $(FLOAT)/lib.a $(FLOAT)/linked
@@ -30,14 +30,14 @@ IN_DOUBLE := $(if $(USE_SANITIZERS),$(addprefix $(DOUBLE)/parts/test/,test_gemm 
                $(if $(filter 1,$(QUICK)),, \
                  $(TRAINER_TESTS:%=$(DOUBLE)/bin/%) $(DOUBLE_TESTS:%=$(DOUBLE)/test/%)))
 
-# The longest first. Under sanitizers, of models on the emulated GPU, the one with most parts runs.
+# The longest first. Under sanitizers, only the model with most parts runs on the emulated GPU.
 EMULATED_TESTS := $(if $(USE_SANITIZERS),test_layerscu test_attentioncu test_translatecu, \
                     $(CUDA_TESTS))
 TEST_PROGRAMS := $(if $(USE_CPLUSPLUS),$(EMULATED_TESTS:%=$(FLOAT)/emulated/bin/%)) $(IN_DOUBLE) \
                  $(TRAINER_TESTS:%=$(FLOAT)/bin/%) $(TESTS:%=$(FLOAT)/test/%) \
                  $(if $(USE_AMX),$(AMX_TESTS:%=$(FLOAT)/amx/test/%)) \
                  $(FUZZ_TARGETS:%=$(FLOAT)/fuzz/%)
-# For test_ranks.sh: trainers in double where they are built for it, and one for a GPU, emulated.
+# For test_ranks.sh: the trainers (double, except under sanitizers), and an emulated GPU trainer.
 RANKS_TRAINERS := $(if $(USE_SANITIZERS),$(FLOAT),$(DOUBLE))/bin
 ON_EMULATOR := $(if $(and $(USE_CPLUSPLUS),$(USE_MPI)),$(FLOAT)/emulated/bin/train_gpt2cu)
 .PHONY: test

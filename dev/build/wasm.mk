@@ -1,5 +1,5 @@
-# The decoder in the page of a run (dev/page), as WebAssembly, packed: what of the library the page's exports
-# reach. Without the tools for it an empty file, and pages without a model.
+# The decoder in a run's page (dev/page) as compressed WebAssembly: the part of the library that the
+# page's exports reach. Without the tools for it the file is empty, and pages have no model.
 
 WASM_SOURCES := dev/page/wasm.c $(filter-out dev/base/file.c dev/base/process.c dev/base/stop.c \
                   dev/base/threads.c dev/data/corpus.c dev/trainer/page_model.c \

@@ -1,16 +1,18 @@
 #!/bin/sh
-# Fuzzes every target of dev/fuzz with libFuzzer, AddressSanitizer and UBSan for SECONDS each (default 5; needs clang and
-# its runtime libraries: Debian's libclang-rt-dev). What it learns stays in build/fuzz/learned, and how often each target
-# was executed in all calls so far in build/fuzz/executed; an input that crashes or hangs a target is left in build/fuzz.
-# The last line is "N passed, N failed", a target being one.
+# Fuzzes each target in dev/fuzz with libFuzzer, AddressSanitizer and UBSan for SECONDS (default 5).
+# Needs clang and its runtime libraries: Debian's libclang-rt-dev. build/fuzz/learned keeps the
+# inputs found, build/fuzz/executed the number of executions per target in all calls so far. An
+# input that crashes or hangs a target is left in build/fuzz. The last line is "N passed, N failed",
+# counting targets.
 # usage: dev/fuzz/run.sh [SECONDS [TARGET...]]
 cd "$(dirname "$0")/../.." || exit 1
 seconds=${1:-5}
 [ $# -gt 0 ] && shift
 # shellcheck disable=SC2046
 [ $# -gt 0 ] || set -- $(ls dev/fuzz/corpus)
-# An input that fail() ends may leave a few bytes in the C library. What a target allocates is never used twice by an input
-# (memory_blocks.c), so that memory which AddressSanitizer itself holds back is of no use.
+# Leaks: an input that fail() ends may leave a few bytes in the C library. Quarantine: within an
+# input, memory of the target is never reused (memory_blocks.c), so AddressSanitizer need not hold
+# it back.
 export ASAN_OPTIONS=detect_leaks=0:malloc_context_size=0:quarantine_size_mb=1:thread_local_quarantine_size_kb=64
 passed=0
 failed=0

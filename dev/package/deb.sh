@@ -1,5 +1,5 @@
 #!/bin/sh
-# A Debian package of PROGRAM, which is all programs (fastformer.c), under all their names.
+# Makes a Debian package of PROGRAM, which holds all programs (fastformer.c), under all their names.
 # usage: VERSION=V SOURCE_DATE_EPOCH=SECONDS deb.sh PROGRAM DIRECTORY
 set -eu
 export LC_ALL=C TZ=UTC
@@ -24,7 +24,7 @@ gzip -9nc docs/usage.md >"$doc/usage.md.gz"
     printf 'Upstream-Name: fastformer.c\n\nFiles: *\n%s\nLicense: Expat\n' "$(sed -n 's/^Copyright (c)/Copyright:/p' LICENSE)"
     sed '1,/^Copyright/d; s/^$/./; s/^/ /' LICENSE | tail -n +2
 } >"$doc/copyright"
-# The newest release, as Debian's tools read it.
+# The changelog of the newest release, in the format of Debian.
 {
     printf 'fastformer (%s) unstable; urgency=medium\n\n' "$VERSION"
     awk '/^## /{ if (seen++) exit; next }
@@ -47,7 +47,7 @@ gzip -9nc docs/usage.md >"$doc/usage.md.gz"
     printf '\n -- %s  %s\n' "$maintainer" "$(date -Rd "@$SOURCE_DATE_EPOCH")"
 } | gzip -9n >"$doc/changelog.gz"
 
-# What the program is linked with, as this system's packages name it.
+# The packages of this system that hold the libraries of the program.
 mkdir "$tree/debian"
 echo 'Source: fastformer' >"$tree/debian/control"
 depends=$(cd "$tree" && dpkg-shlibdeps -O "$program" 2>/dev/null | sed -n 's/^shlibs:Depends=//p')

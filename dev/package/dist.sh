@@ -1,5 +1,6 @@
 #!/bin/sh
-# The source archive: what git has, which is listed in its MANIFEST, so that an archive can make itself again.
+# Makes the source archive from the files in git. Its MANIFEST lists them, so that an archive can
+# make itself again.
 # usage: VERSION=V SOURCE_DATE_EPOCH=SECONDS dist.sh DIRECTORY
 set -eu
 export LC_ALL=C

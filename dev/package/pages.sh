@@ -1,5 +1,5 @@
 #!/bin/sh
-# Installs what programs print of themselves: manual pages, and completions for bash, zsh and fish.
+# Installs the manual pages and the completions for bash, zsh and fish that the programs print.
 # usage: pages.sh DIRECTORY-OF-PROGRAMS SHARE ZSH-FUNCTIONS PROGRAM...
 set -eu
 bin=$1 share=$2 functions=$3

@@ -1,12 +1,13 @@
 #!/bin/bash
-# Tests on arm64: built with Debian's cross compiler, without oneDNN, run under qemu-user. Needs gcc-aarch64-linux-gnu,
-# libc6-dev-arm64-cross and qemu-user; without them all is skipped. About a minute of processor time to run, and more to compile
-# (BUILD, build/arm64, is kept).
+# Tests on arm64: built with Debian's cross compiler, without oneDNN, run under qemu-user. Needs
+# gcc-aarch64-linux-gnu, libc6-dev-arm64-cross and qemu-user, and skips everything without them.
+# Takes about a minute of CPU time to run, and more to compile (BUILD, build/arm64, is kept).
 #
-# What has code of its own for processors (vectors, bf16, dropout's numbers), and two models whole. Left out is what takes minutes
-# when emulated (the double builds, gradients by differences, attention of all shapes, the scripts, which start one program from
-# another) or is the same on any processor: files, text, options, threads, accumulation, statistics.
-# The last line is "N passed, N failed".
+# Tests the code that is specific to a processor (vectors, bf16, random numbers of dropout), and two
+# complete models. Skips what takes minutes in the emulator (the double builds, gradients by
+# differences, attention of all shapes, and the scripts, which start one program from another) and
+# what is the same on any processor: files, text, options, threads, accumulation, statistics. The
+# last line is "N passed, N failed".
 set -u
 cd "$(realpath "$(dirname "$0")/../..")" || exit 1
 build=$(realpath -m "${BUILD:-build/arm64}")
@@ -17,7 +18,7 @@ for tool in aarch64-linux-gnu-gcc qemu-aarch64; do
     exit 0
 done
 
-# A program, or the cases of one whose names contain a text.
+# One test per line: a program, or a program and a text that selects its cases by name.
 tests='test/test_layers
 test/test_gemm
 test/test_classifier
@@ -51,7 +52,7 @@ programs=$(cut -d ' ' -f 1 <<<"$tests" | sort -u | sed "s|^|$build/float/|")
 make -s CC=aarch64-linux-gnu-gcc ARCH=armv8-a CFLAGS=-g1 ONEDNN=0 CPLUSPLUS=0 CUDA= BUILD="$build" $programs ||
     { echo "0 passed, 1 failed"; exit 1; }
 
-# run.sh takes programs without arguments: a script for each line.
+# run.sh takes programs without arguments, so each line becomes a script.
 dir=$(mktemp -d) || exit 1
 trap 'rm -rf "$dir"' EXIT
 scripts=()

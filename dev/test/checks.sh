@@ -1,5 +1,5 @@
-# What the scripts that test the trainer share; they source it from their directory. Needs TRAINER and
-# TOKENIZE, the programs. The work happens in an empty directory that goes when the script ends.
+# Shared by the scripts that test the trainer, which source it from their directory. Needs TRAINER
+# and TOKENIZE, the programs. Changes to an empty directory that is removed when the script ends.
 # shellcheck shell=sh disable=SC2034 # variables are for the scripts
 trainer=$(realpath "${TRAINER:?}")
 tokenize=$(realpath "${TOKENIZE:?}")
@@ -11,10 +11,10 @@ cd "$dir" || exit 1
 # shellcheck source=dev/test/count.sh
 . "$root/dev/test/count.sh"
 
-# edited EXPRESSION FILE: the bytes of a checkpoint, changed by sed and without checksums, like those of other programs
+# edited EXPRESSION FILE: prints a checkpoint edited by sed, without checksums, as others write it
 edited() { LC_ALL=C sed "$1;s/\"checksum/\"_hecksum/g" "$2"; }
 
-# fails CODE TEXT COMMAND...: exits with CODE and one line on stderr that holds TEXT
+# fails CODE TEXT COMMAND...: checks that it exits with CODE and one line on stderr with TEXT
 fails() {
     code=$1
     text=$2

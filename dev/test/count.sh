@@ -1,4 +1,4 @@
-# What test scripts share, which source it: they count what passes.
+# Counts the checks that pass and fail. Sourced by test scripts.
 # shellcheck shell=sh disable=SC2319 # ok looks at the status before it
 passed=0
 failed=0

@@ -1,9 +1,10 @@
 #!/bin/sh
-# The long run of what CI does in short: every fault, a kill at every call and at 1,000 random moments, and each fuzz
-# target for HOURS divided by their number (default 8 hours in all; 10^8 executions take 20 minutes to 2 hours of a core,
-# by target; the fuzz targets continue where an earlier call stopped).
-# Needs ./train_fastformer and ./tokenize, and clang. The last line is "N passed, N failed"; dev/test/README.md has the
-# figures of such a run.
+# The long version of the tests that CI runs: every fault, a kill at every call and at 1,000 random
+# moments, every crash, and each fuzz target for HOURS divided by their number (default: 8 hours in
+# all; 10^8 executions take 20 minutes to 2 hours of a core, depending on the target; fuzz targets
+# resume where an earlier call stopped).
+# Needs ./train_fastformer and ./tokenize, and clang. The last line is "N passed, N failed";
+# dev/test/README.md has the figures of such a run.
 # usage: dev/test/endurance.sh [HOURS]
 cd "$(dirname "$0")/../.." || exit 1
 hours=${1:-8}

@@ -1,21 +1,22 @@
 #!/bin/sh
-# One call after the other is made to fail: write, fsync, rename, open, mmap, malloc, readdir, ... (faults.c), while
-# text is tokenized and a tiny model is trained, resumed, evaluated and sampled. What must come of it: an error of one
-# line and exit status 1, or success with the right result; and a directory from which the next run makes the same
-# bytes as an undisturbed one.
+# Makes one call after the other fail (write, fsync, rename, open, mmap, malloc, readdir, ...;
+# faults.c) while text is tokenized and a tiny model is trained, resumed, evaluated and sampled. The
+# program must print a one-line error and exit with status 1, or succeed with the right result. The
+# next run in the same directory must write the same bytes as an undisturbed one.
 #
 #   dev/test/faults.sh          some of the faults, about a minute
-#   dev/test/faults.sh --all    every one; the commands to disturb (train resume) may follow
+#   dev/test/faults.sh --all    all faults; commands to disturb may follow (train resume)
 #
-# Needs TRAINER and TOKENIZE, the programs, or takes those at the top. The last line is "N passed, N failed".
+# TRAINER and TOKENIZE are the programs (default: those in the root directory).
+# The last line is "N passed, N failed".
 # shellcheck source=dev/test/tiny_run.sh
 . "$(dirname "$0")/tiny_run.sh"
 
-# one_line: stderr holds one error and nothing else
+# one_line: succeeds if stderr is one error line and nothing else
 one_line() { { read -r line && ! read -r more && [ -z "$more" ]; } <err && [ "${line#error: ?}" != "$line" ]; }
 
-# judge WHAT SAME: after a disturbed command; SAME is the comparison that holds if it succeeded. Where it warned (an old
-# checkpoint that cannot be removed), the next run is the one that is compared.
+# judge WHAT SAME: checks a disturbed command. If it succeeded, the comparison SAME must hold. If it
+# warned (an old checkpoint that cannot be removed), only the next run is compared.
 judge() {
     what=$1
     shift
@@ -38,9 +39,9 @@ for command in ${chosen:-$commands eval_val prompt}; do
     each "$command" files interrupt 5
     # A directory that cannot be read must not look like an empty one.
     case $command in train | resume) each "$command" readdir fail 10 ;; esac
-    # A checkpoint of which a half cannot be removed stays whole, or goes with the next run.
+    # A checkpoint of which one file cannot be removed stays complete, or the next run removes it.
     [ "$command" != train ] || each train unlink fail 40
-    # What was to be renamed does not stay.
+    # A file that could not be renamed does not remain.
     [ "$command" != resume ] || each resume rename fail 40
 done
 finish

@@ -1,13 +1,13 @@
 #!/bin/sh
-# SIGKILL at the system calls that change files (before, after, and with half of a write done: faults.c) and at
-# random moments, while text is tokenized and a tiny model is trained and resumed. The next run must resume, and leave
-# the same bytes as one that nothing disturbed.
+# Sends SIGKILL at the system calls that change files (before, after, and in the middle of a write;
+# faults.c) and at random moments, while text is tokenized and a tiny model is trained and resumed.
+# The next run must resume and write the same bytes as an undisturbed one.
 #
 #   dev/test/kill.sh          some of the kills, about a minute
 #   dev/test/kill.sh --all    every call, and 1,000 random moments
 #
-# Needs TRAINER and TOKENIZE, the programs, or takes those at the top. SEED chooses the moments. The last line is
-# "N passed, N failed".
+# TRAINER and TOKENIZE are the programs (default: those in the root directory). SEED selects the
+# moments. The last line is "N passed, N failed".
 # shellcheck source=dev/test/tiny_run.sh
 . "$(dirname "$0")/tiny_run.sh"
 
@@ -15,7 +15,7 @@ judge() { # WHAT ...
     [ "$status" -eq 137 ] || { wrong "$1: exit status $status, expected a kill"; return 1; }
 }
 
-# Kills a run after a random time again and again until it is through; counts the kills.
+# Kills a run at random moments and resumes it until it completes; counts the kills.
 seed=${SEED:-1}
 random_moment() { # into `moment`: seconds, below $1
     seed=$(((seed * 1103515245 + 12345) % 2147483648))

@@ -1,10 +1,12 @@
 #!/bin/sh
-# SIGKILL to one of two processes of a run, at random moments from the launcher's start on; the run is resumed each time.
-# What must come of it: all processes end, and the weights are those of a run that nothing disturbed, byte for byte.
+# Sends SIGKILL to one of two processes of a run, at random moments after the launcher starts, and
+# resumes the run each time. All processes must end, and the weights must be those of an undisturbed
+# run, byte for byte.
 #
-#   dev/test/kill_ranks.sh [KILLS]     100; a quarter of an hour
+#   dev/test/kill_ranks.sh [KILLS]     default: 100, which takes a quarter of an hour
 #
-# Needs TRAINER and TOKENIZE, the programs, and mpirun. SEED chooses the moments. The last line is "N passed, N failed".
+# Needs TRAINER and TOKENIZE, the programs, and mpirun. SEED selects the moments. The last line is
+# "N passed, N failed".
 kills=${1:-100}
 # shellcheck source=dev/test/checks.sh
 . "$(dirname "$0")/checks.sh"

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# The directories of dev are layers: a file includes its own directory and the layers before it (dev/README.md).
-# Names every include that goes up. The last line is "N passed, N failed", an include each.
+# Checks that the directories of dev are layers: a file includes only its own directory and lower
+# layers (dev/README.md). Prints every other include. The last line is "N passed, N failed",
+# counting includes.
 cd "$(dirname "$0")/../.." || exit 1
 
 # One layer per line, lowest first. Directories of one layer do not include each other.

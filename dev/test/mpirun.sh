@@ -1,4 +1,4 @@
-# How the scripts that test several processes start them: as root, too, and more than there are cores.
+# Settings of mpirun for tests of several processes: allows root, and more processes than cores.
 # shellcheck shell=sh
 export OMP_NUM_THREADS=1 OMP_WAIT_POLICY=passive ASAN_OPTIONS=detect_leaks=0
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 PRTE_ALLOW_RUN_AS_ROOT=1 \

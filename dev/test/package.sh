@@ -1,7 +1,8 @@
 #!/bin/bash
-# Packages (make deb, wheel, static, dist) as who installs them meets them: on a clean Debian, in a fresh virtual environment of
-# Python, in an empty root directory, from an archive without git. What cannot be had here is skipped, and named.
-# But for the static program built without optimisation; the programs that portable.sh has built in build/portable are used again.
+# Tests the packages (make deb, wheel, static, dist) as users install them: on a clean Debian, in a
+# fresh Python virtual environment, in an empty root directory, from an archive without git. Prints
+# what it skips because it is not available here. Builds without optimisation, except for the static
+# program; reuses the programs that portable.sh has built in build/portable.
 # The last line is "N passed, N failed".
 set -u
 cd "$(realpath "$(dirname "$0")/../..")" || exit 1
@@ -22,14 +23,14 @@ if [ "$(uname -m)" != x86_64 ] || ! command -v dpkg-deb >/dev/null; then
 fi
 flags=${CFLAGS--O0 -g0}
 export OMP_NUM_THREADS=2 OMP_WAIT_POLICY=passive
-# How long it takes from what is downloaded to the first line of a loss, without the download, is printed; nothing depends on it.
+# Prints the time from the downloaded package to the first loss, without the download. Not checked.
 seconds() { date +%s.%N; }
 first_loss() { # WAY BEGIN END
     awk "BEGIN { printf \"%s: %.1f s to the first losses\\n\", \"$1\", $3 - $2 }"
 }
 tiny=(-x 3 -L 1 -C 32 -H 2 -t 64 -b 2 -m 1)
 
-# package MAKE-ARGUMENT...: `make` as a user calls it
+# package MAKE-ARGUMENT...: runs `make` as a user does
 package() {
     env -u MAKEFLAGS -u MAKELEVEL make CFLAGS="$flags" BUILD="$build" PACKAGES="$packages" PACKAGE_BUILD="$build/portable" \
         "$@" >"$dir/out" 2>&1
@@ -46,11 +47,11 @@ else
     skip "lintian was not found"
 fi
 
-# apt names what is missing where the C library is older.
+# On a system with an older C library, apt names what is missing.
 dpkg-deb -f "$deb" Depends >"$dir/out" && grep -q 'libc6 (>= 2\.[0-9]*), libdnnl2 .*libgomp1' "$dir/out"
 ok "the package depends on what it uses"
 
-# What is in `clean` runs on a Debian that has nothing but apt; it prints a line for each thing that passes.
+# `clean` runs on a Debian with nothing but apt and prints a line for each check that passes.
 cat >"$dir/clean" <<'END'
 exec 2>&1
 set -x
@@ -71,7 +72,7 @@ END
 suite=$(sed -n 's/^VERSION_CODENAME=//p' /etc/os-release)
 if [ "$(id -u)" -eq 0 ] && command -v mmdebstrap >/dev/null && mmdebstrap --variant=apt --simulate "$suite" >/dev/null 2>&1; then
     cp "$deb" "$dir/fastformer.deb"
-    # While other packages are built.
+    # In the background, while other packages are built.
     # shellcheck disable=SC2016 # mmdebstrap's
     mmdebstrap --variant=apt --customize-hook="copy-in $dir/fastformer.deb $dir/clean /tmp" \
         --customize-hook='chroot "$1" env -i PATH="$PATH" OMP_NUM_THREADS=2 DEBIAN_FRONTEND=noninteractive sh /tmp/clean >&2; true' \
@@ -94,7 +95,7 @@ if command -v man >/dev/null; then
 else
     skip "man was not found"
 fi
-# Every option of every program is in its page and in each completion.
+# Every option of every program is in its manual page and in each completion.
 for program in "$programs"/t*; do
     name=${program##*/}
     page=$(zcat "$share/man/man1/$name.1.gz" | sed 's/\\-/-/g')
@@ -108,7 +109,7 @@ done >"$dir/out" 2>&1
 [ ! -s "$dir/out" ]
 ok "pages and completions have every option"
 
-# asked WORD...: what bash completes the last word to
+# asked WORD...: prints bash's completions of the last word
 asked() {
     PATH=$programs:$PATH bash -c 'for f in "$0"/*; do . "$f"; done; COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); "_$1"
         echo "${COMPREPLY[*]}"' "$share/bash-completion/completions" "$@" 2>&1
@@ -128,7 +129,7 @@ else
     skip "fish was not found"
 fi
 if command -v zsh >/dev/null; then
-    # A terminal in which it is typed.
+    # Types the words in a terminal.
     cat >"$dir/type" <<'END'
 zmodload zsh/zpty
 TERM=dumb zpty shell zsh -f -i
@@ -153,7 +154,7 @@ else
     skip "zsh was not found"
 fi
 
-# ---- the archive, and in it the static program -------------------------------------------------
+# ---- the source archive, and the static program built from it ----------------------------------
 package dist && mkdir "$dir/source" && tar -xzf "$packages"/fastformer.c-*.tar.gz -C "$dir/source" --strip-components=1
 ok "make dist"
 mkdir "$dir/without" && printf '#!/bin/sh\nexit 127\n' >"$dir/without/git" && chmod +x "$dir/without/git"
@@ -248,7 +249,7 @@ if python3 -m venv "$dir/tools" >"$dir/out" 2>&1 && "$dir/tools/bin/pip" install
         in_venv fastformer gpt2 -i data -o gpt2 "${tiny[@]}" && in_venv python -m fastformer bert --version &&
         in_venv train_gpt2 -e gpt2 --eval val -m 1
     ok "fastformer tokenize, gpt2"
-    # Of what transformers has no class for, either; cosine attention.
+    # Also a model that transformers has no class for: cosine attention.
     in_venv fastformer gpt2 -i data -o cosine --attention cosine "${tiny[@]}" && in_venv fastformer llama -i data -o llama "${tiny[@]}" &&
         for run in gpt2 gpt2/best.safetensors cosine llama; do
             in_venv fastformer eval $run -m 1 && grep -q 'test loss' "$dir/out" && in_venv fastformer generate $run -g 3 || break

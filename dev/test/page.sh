@@ -1,7 +1,8 @@
 #!/bin/sh
-# Pages of tiny runs in a real browser: every kind of tokenizer, of model and of weights. Needs Chromium, for one page of each task
-# Firefox, programs that were built with WebAssembly, and TRAINER, GPT2, LLAMA, BERT, TRANSLATE and TOKENIZE, or takes those at the
-# top. The last line is "N passed, N failed".
+# Tests the pages of tiny runs in a real browser: every kind of tokenizer, model and weights. Needs
+# Chromium, Firefox for one page of each task, programs built with WebAssembly, and TRAINER and
+# TOKENIZE. GPT2, LLAMA, BERT and TRANSLATE default to the programs in the root directory. The last
+# line is "N passed, N failed".
 # shellcheck disable=SC2086 # lists of options
 # shellcheck source=dev/test/checks.sh
 . "$(dirname "$0")/checks.sh"
@@ -77,7 +78,7 @@ tr '[:lower:]' '[:upper:]' <source >target
 ok "a translator"
 in_both translator --translation translate/run.html 'two four one' "$(cat translated)"
 
-# ---- weights: those of the smaller format are the page's own, which the program then has
+# ---- weights: of the smaller format, compared with the program run on the page's own weights
 "$trainer" -i byte.data -o large -b 1 -t 32 -L 5 -C 256 -H 4 -x 4 -v 2 -m 2 --no-test >out 2>&1 </dev/null &&
     grep -q '"format":"int8","loss":[0-9.]*,"rounded_loss":[0-9.]' large/run.html && [ "$(wc -c <large/run.html)" -lt 10000000 ]
 ok "weights of a large model are smaller, and what that costs is measured"
@@ -92,7 +93,7 @@ kill -INT $pid && wait $pid
 [ $? -eq 130 ]
 ok "it kept training meanwhile"
 
-# ---- texts that would like to be markup
+# ---- texts that contain markup
 evil='</script><img src=x onerror=window.evil=1><!--'
 yes "$evil" | head -n 2000 >evil.txt
 name='run<img src=x onerror=window.evil=1>'
@@ -101,7 +102,7 @@ name='run<img src=x onerror=window.evil=1>'
 ok "a run on markup"
 in_browser hostile --hostile "$name/run.html"
 
-# ---- runs side by side
+# ---- two runs in one page
 "$root/scripts/compare.py" --page both.html bpe byte >out 2>&1
 ok "compare.py --page"
 in_browser "two runs" --curves both.html

@@ -1,8 +1,8 @@
 #!/bin/bash
-# One program for any x86-64 processor (make ARCH=portable): on this machine a trainer takes the best of its levels that runs
-# here, and its weights are those of the program that was built for that level alone; it runs on two lesser processors, which
-# qemu-user plays, where better levels' programs are refused. Needs oneDNN. Built without optimisation, in BUILD
-# (build/portable), which is kept.
+# Tests one program for any x86-64 processor (make ARCH=portable). On this machine a trainer uses
+# the best level that runs here, and its weights equal those of the program built for that level
+# alone. It also runs on two lesser processors, emulated by qemu-user, which refuse the programs of
+# better levels. Needs oneDNN. Built without optimisation in BUILD (build/portable), which is kept.
 # The last line is "N passed, N failed".
 set -u
 cd "$(realpath "$(dirname "$0")/../..")" || exit 1
@@ -25,7 +25,7 @@ shown=$dir/out
 # shellcheck source=dev/test/count.sh
 . dev/test/count.sh
 
-# best COMMAND...: the first level whose program runs under that
+# best COMMAND...: prints the first level whose program runs under COMMAND
 best() {
     local level
     for level in $levels; do
@@ -34,14 +34,15 @@ best() {
     echo baseline
 }
 
-# trains NAME PROGRAM: a few steps, in bf16 where the level is chosen for it: -p auto takes it only where it is fast
+# trains NAME PROGRAM: trains a few steps, in bf16 if $level has it: -p auto uses it only if fast
 trains() {
     local precision=auto
     [ "$level" != avx512_bf16 ] || precision=bf16
     mkdir "$dir/$1" && (cd "$dir/$1" && "$2" -o run -p $precision -L 1 -C 64 -H 2 -b 2 -t 64 -x 3 -m 1 --no-test) >"$dir/out" 2>&1
 }
 
-# What is in a program once (all but dev/cpu and the models) calls no function of those directly: it would be that for any processor.
+# Code that a program contains once (all but dev/cpu and the models) must not call functions of
+# dev/cpu directly: it would call those for any processor.
 nm -u "$programs"/dev/{base,text,data,model,trainer,tasks,ranks}/*.o 2>/dev/null | awk '$1 == "U" { print $2 }' | sort -u >"$dir/called"
 nm --defined-only -g "$programs"/dev/cpu/*.o | awk 'NF == 3 { print $3 }' | sort -u | comm -12 - "$dir/called" >"$dir/out"
 [ -s "$dir/called" ] && [ ! -s "$dir/out" ]

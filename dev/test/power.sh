@@ -1,13 +1,15 @@
 #!/bin/sh
-# A machine loses its power. What text being tokenized and a tiny run, trained and resumed, do to the disk is recorded
-# (record.c), and what a crash after each event may leave is replayed (power.c): bytes and names that were not synced are
-# lost, torn or in another order. The next run must find the newest checkpoint that was complete on the disk, name it
-# with --verify, and leave the same bytes as one that nothing disturbed.
+# Simulates power loss. Records the disk operations of tokenizing a text and of training and
+# resuming a tiny model (record.c), and replays what a crash after each event may leave (power.c):
+# bytes and names that were not synced are lost, torn or reordered. The next run must find the
+# newest checkpoint that was complete on the disk, --verify must name it, and the run must write the
+# same bytes as an undisturbed one.
 #
 #   dev/test/power.sh          some of the crashes, about a minute
-#   dev/test/power.sh --all    every one
+#   dev/test/power.sh --all    all crashes
 #
-# Needs TRAINER and TOKENIZE, the programs, or takes those at the top. The last line is "N passed, N failed".
+# TRAINER and TOKENIZE are the programs (default: those in the root directory).
+# The last line is "N passed, N failed".
 # shellcheck source=dev/test/tiny_run.sh
 . "$(dirname "$0")/tiny_run.sh"
 
@@ -22,7 +24,7 @@ start_of() { # COMMAND: what `disturbed` holds before it
     resume) cp -r half disturbed ;;
     esac
 }
-# What --verify names as the newest good checkpoint is no older than the one that was complete on the disk.
+# Checks that the newest good checkpoint of --verify is not older than the one complete on the disk.
 is_named() { # WHAT
     [ -s newest ] || return 0
     "$trainer" --verify disturbed >out 2>err

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Runs the commands that the READMEs show, in a copy of the tree; CONTRIBUTING.md says how a block is marked.
-# The last line is "N passed, N failed".
-# usage: dev/test/readme.sh [FILE...]     every README and CONTRIBUTING.md
+# Runs the commands in the READMEs in a copy of the tree; CONTRIBUTING.md explains their marks. The
+# last line is "N passed, N failed".
+# usage: dev/test/readme.sh [FILE...]     default: every README, docs/*.md and CONTRIBUTING.md
 set -u
 root=$(cd "$(dirname "$0")/../.." && pwd)
 cd "$root" || exit 1
@@ -12,7 +12,7 @@ trap 'rm -rf "$scratch"' EXIT
 passed=0
 failed=0
 
-# The copy shares this tree's objects. Its texts are parts of a small fixed one.
+# The copy shares this tree's objects. Its texts are parts of one small file.
 mkdir -p "$scratch/tree" "$scratch/sample" "$scratch/blocks" "${BUILD:=build}"
 tar -c --exclude=./.git --exclude="./$BUILD" --exclude=./runs --exclude='./data/*/*' . | tar -x -C "$scratch/tree"
 ln -s "$(realpath "$BUILD")" "$scratch/tree/build"
@@ -23,7 +23,7 @@ tail -n +3001 "$text" | head -n 300 | tee "$SAMPLE/valid.txt" >"$SAMPLE/test.txt
 cp "$SAMPLE/train.txt" "$scratch/tree/my.txt"
 export WIKITEXT2_DIR=$SAMPLE TOKENIZER=byte # what makes the commands shown fast enough
 
-# blocks FILE: each of its blocks as LINE.block, what its mark says as LINE.mark
+# blocks FILE: writes each of its code blocks to LINE.block and the mark of the block to LINE.mark
 blocks() {
     rm -f "$scratch"/blocks/*
     awk -v to="$scratch/blocks/" '
@@ -76,7 +76,7 @@ run() { # FILE LINE
     fi
 }
 
-# Building is not what a block's time is for.
+# Builds first, as the time limit of a block is not for building.
 make -C "$scratch/tree" all bench test_fastformer test_gpt2 test_llama test_bert test_translate >"$scratch/output" 2>&1 ||
     { tail -n 20 "$scratch/output"; echo "0 passed, 1 failed"; exit 1; }
 for file in "$@"; do
@@ -86,7 +86,7 @@ for file in "$@"; do
         run "$file" "$(basename "$block" .block)"
     done
 done
-# Links to a line, [`name`](FILE#LN): the name is in that line.
+# For each link to a line, [`name`](FILE#LN): checks that the line contains the name.
 for page in docs/*.md; do
     while IFS='|' read -r name file line; do
         if sed -n "${line}p" "docs/$file" | grep -q "\b$name("; then

@@ -1,7 +1,9 @@
 #!/usr/bin/env bash
-# How many lines of a model are word for word in another: what two of them need belongs into dev/model, dev/cpu, dev/cuda or
-# dev/trainer. Comments, includes and lines of only punctuation do not count. Fails where more than 24 lines are on the CPU, more
-# than 5 on the GPU: lines, not a share, as what models have in common has left their files, which are short.
+# Counts the lines of each model that another model contains verbatim: code that two models need
+# belongs in dev/model, dev/cpu, dev/cuda or dev/trainer. Comments, includes and lines of only
+# punctuation do not count. Fails if there are more than 24 lines on the CPU or more than 5 on the
+# GPU. The limit is in lines, not a share, because the files of models are short: shared code has
+# moved out of them.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# Runs test programs side by side, reports them in the order given and adds up their last lines, "N passed, N failed".
-# At the end it names the slowest. With TOOK it says at the beginning how long this may take: as long as the last time, of which
-# that file has the seconds, or, without it, as long as make test did on two cores.
+# Runs test programs in parallel, reports them in the order given and adds up the counts in their
+# last lines ("N passed, N failed"). At the end it lists the slowest. With TOOK it first prints how
+# long this may take: the seconds of the last run, which FILE holds, or without them the time of
+# make test on two cores.
 # usage: [JOBS=N] [TOOK=FILE] dev/test/run.sh PROGRAM...     N at a time (all cores)
 jobs=${JOBS:-$(env -u OMP_NUM_THREADS nproc)}
 if [ -n "${TOOK-}" ]; then

@@ -1,12 +1,12 @@
 # shellcheck shell=sh
-# What tests of scripts share that put stand-ins in the place of programs; they source it from the root of the project.
+# Shared by tests that replace programs by stand-ins; they source it from the project's root.
 directory=$(mktemp -d) || exit 1
 shown=$directory/checked
 trap 'rm -rf "$directory"' EXIT
 # shellcheck source=dev/test/count.sh
 . dev/test/count.sh
 
-# check WHAT COMMAND...: shows what it says, and the file `said`, where it fails.
+# check WHAT COMMAND...: runs the command; if it fails, shows its output and the file `said`.
 check() {
     what=$1
     shift
@@ -14,7 +14,7 @@ check() {
     ok "$what"
 }
 
-# fake NAME: a program of that name, from stdin, in $directory.
+# fake NAME: makes a program of that name in $directory from stdin.
 fake() {
     { echo '#!/bin/sh' && cat; } >"$directory/$1"
     chmod +x "$directory/$1"

@@ -1,6 +1,6 @@
 #!/bin/sh
-# The Makefile: what was built with other flags is built again, and nothing else; builds elsewhere; install.
-# The last line is "N passed, N failed".
+# Tests the Makefile: objects built with other flags are rebuilt, and nothing else; builds in other
+# directories; install. The last line is "N passed, N failed".
 root=$(realpath "$(dirname "$0")/../..")
 dir=$(mktemp -d) || exit 1
 trap 'rm -rf "$dir"; [ -z "${link-}" ] || rm -f "$link"' EXIT
@@ -9,7 +9,7 @@ shown=$dir/out
 # shellcheck source=dev/test/count.sh
 . "$root/dev/test/count.sh"
 
-# build ARGUMENT...: make as a user calls it, without what the make around this test was told
+# build ARGUMENT...: runs make as a user does, without the variables of the make that runs this test
 build() {
     env -i PATH="$PATH" HOME="$HOME" make -C "$root" BUILD="$dir/build" OPENMP=0 "$@" >"$dir/out" 2>&1
 }
@@ -33,7 +33,7 @@ build ONEDNN=0 CFLAGS=-O0 "$float" "${float%error.o}memory.o" && grep -q '^\[1/2
     grep -q '^\[2/2\] CC ' "$dir/out"
 ok "steps are counted"
 
-# A test of the double build carries the path of the float build that belongs to it.
+# A test of the double build contains the path of its float build.
 double=$dir/build/double-serial/dev/test/model_test.o
 build ONEDNN=0 "$double" && grep -qF "$dir/build/float-serial" "$double" && ! grep -qF float-serial-onednn "$double"
 ok "a double test finds the float build"
@@ -47,7 +47,7 @@ ok "make -f from another directory"
     >"$dir/out" 2>&1 && "$dir/a b/tokenize" --version >>"$dir/out" && [ -d "$dir/a b/c d/float-serial" ]
 ok "make -f from a directory with a blank in its name, and BUILD with one"
 link=$(find "$root" -maxdepth 1 -lname "$dir/a b/c d")
-# HERE: or it would remove the programs of this directory, which other tests run.
+# HERE keeps it from removing the programs of this directory, which other tests run.
 build HERE="$dir/a b" BUILD="$dir/a b/c d" clean && [ -n "$link" ] && [ ! -e "$link" ] &&
     [ ! -e "$dir/a b/c d/float-serial" ] && [ ! -e "$dir/a b/tokenize" ]
 ok "clean, BUILD with a blank in its name"

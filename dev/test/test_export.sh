@@ -1,7 +1,8 @@
 #!/bin/sh
-# What a run's directory holds for Hugging Face transformers in addition to weights and class: config.json,
-# generation_config.json, tokenizer_config.json. Needs TRAINER, GPT2, BERT, TRANSLATE and TOKENIZE, the programs. The
-# last line is "N passed, N failed". shellcheck source=dev/test/checks.sh
+# Tests what a run's directory holds for Hugging Face transformers in addition to weights and class:
+# config.json, generation_config.json, tokenizer_config.json. Needs TRAINER, GPT2, BERT, TRANSLATE
+# and TOKENIZE, the programs. The last line is "N passed, N failed".
+# shellcheck source=dev/test/checks.sh
 . "$(dirname "$0")/checks.sh"
 gpt2=$(cd "$root" && realpath "${GPT2:-train_gpt2}")
 bert=$(cd "$root" && realpath "${BERT:-train_bert}")
@@ -56,7 +57,7 @@ run mixed "$gpt2" -i plain.data $small --attention additive && grep -q '^  (no c
     [ ! -e mixed/config.json ]
 ok "a model that transformers has no class for says so"
 
-# ---- files of others stay, files that a killed run left half written do not
+# ---- files of other programs stay; files that a killed run left incomplete are removed
 mkdir theirs && echo '{}' >theirs/generation_config.json
 # shellcheck disable=SC2086
 fails 1 "theirs/generation_config.json: is no run's and would be replaced" "$gpt2" -i plain.data $small -o theirs -x 1

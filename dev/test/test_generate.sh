@@ -1,6 +1,7 @@
 #!/bin/sh
-# Runs that are complete in themselves, directories of Hugging Face's, and the text that models write. Needs TRAINER,
-# GPT2, BERT and TOKENIZE, the programs. The last line is "N passed, N failed".
+# Tests that runs are self-contained, that directories of Hugging Face load, and the text that
+# models generate. Needs TRAINER, GPT2, BERT and TOKENIZE, the programs.
+# The last line is "N passed, N failed".
 # shellcheck source=dev/test/checks.sh
 . "$(dirname "$0")/checks.sh"
 gpt2=$(cd "$root" && realpath "${GPT2:-train_gpt2}")
@@ -16,7 +17,7 @@ train() { # DIR OPTIONS...
     "$trainer" -L 2 -C 32 -H 2 -b 4 -t 64 -p fp32 -o "$name" "$@" >out 2>&1 </dev/null
 }
 
-# ---- a run's weights know their data and tokenizer
+# ---- a run's weights name their data and tokenizer
 train bpe -i data -x 30 -v 30 -m 2 && train word -i words -x 2 -m 1 && train byte -i bytes -x 2 -m 1
 ok "runs of three tokenizers"
 for kind in bpe word byte; do
@@ -42,7 +43,7 @@ sh -c "$(sed -n 's/.*resume with: //p' out) -x $((step + 1))" >again 2>&1 </dev/
 grep -q "resuming after step $step" again && [ -f "a run/best.safetensors" ]
 ok "the line that says how to resume is the whole command"
 
-# ---- what tokens drew on: nothing beyond themselves, and no more than all
+# ---- attention weights: none on later tokens, and no sum above 1
 for kind in bpe word byte; do
     "$trainer" -e $kind --show-attention "The king is" >out 2>&1 && [ "$(grep -c '^{"token":".*"place":"key_weights"' out)" -ge 3 ] &&
         head -n 1 out | grep -q '"heads":\[\[0\.9[0-9]*,0,'
@@ -50,14 +51,14 @@ for kind in bpe word byte; do
 done
 fails 1 "--show-attention: 0 tokens" "$trainer" -e bpe --show-attention ""
 
-# ---- a text that cannot be written is refused before training
+# ---- text that cannot be generated is refused before training
 sed 's/"end":[0-9-]*/"end":-1/' data/meta.json >meta && cp -r data noend && mv meta noend/meta.json
 cp -r bytes none && rm -f none/tokenizer* && sed 's/"tokenizer":"[a-z]*"/"tokenizer":"none"/' bytes/meta.json >none/meta.json
 for kind in noend none; do
     fails 1 "error: --sample-every: $kind has no to" "$trainer" -i $kind -o $kind-run -L 2 -C 32 -H 2 -b 4 -t 64 -x 4 -s 3
 done
 
-# ---- messages on files that are missing, or of another run
+# ---- errors about files that are missing or belong to another run
 cp -r bpe alone && rm alone/tokenizer.json alone/vocab.json && mv data moved
 fails 1 "its tokenizer (bpe) is not next to it" "$trainer" -e alone --prompt a
 fails 1 "data, which is missing; give the data with --input" "$trainer" -e bpe --eval test
@@ -81,7 +82,7 @@ fails 1 "empty: holds no weights" "$trainer" -e empty --prompt a
 edited 's/"end_token":"[0-9]*"/"end_token":"999"/' bpe/best.safetensors >alone/lie.safetensors
 cp bpe/tokenizer.json alone/
 fails 1 "lie.safetensors" "$trainer" -e alone/lie.safetensors --prompt a
-# As checkpoints were before: nothing of data or tokenizer
+# An old checkpoint, which names neither data nor tokenizer
 edited 's/"data":/"date":/; s/"tokenizer":/"tokenizre":/; s/"tokenizer_id":/"tokenizer_di":/; s/"end_token":/"end_tokne":/' \
     bpe/best.safetensors >alone/old.safetensors
 "$trainer" -e alone/old.safetensors --prompt "The" -g 3 >out 2>&1 &&
@@ -90,7 +91,7 @@ ok "weights from before still load"
 fails 1 "does not name its training data; give the data with --input" \
     "$trainer" -e alone/old.safetensors --eval val
 
-# ---- writing
+# ---- generating
 write() { "$trainer" -e bpe -S 7 "$@" 2>err </dev/null; }
 write --prompt "The king" -g 20 >one && write --prompt "The king" -g 20 >two && cmp one two && grep -q -e '--seed 7' err
 ok "one seed, one text"
@@ -180,7 +181,7 @@ tr 'A-Z' '\001-\032' <source >controls && "$trainer" -e byte --eval controls >ou
 ok "--eval FILE: bytes of no known format are named"
 fails 2 "--eval nothing: expected val or test; a text is for language models" "$bert" -e bpe --eval nothing
 
-# ---- directories as Hugging Face has them: config.json, tokenizer.json and weights that name no model of ours
+# ---- directories as on Hugging Face: config.json, tokenizer.json and weights without our metadata
 foreign() { # RUN DIR
     mkdir "$2" && cp "$1"/config.json "$1"/tokenizer.json "$2" &&
         edited '1s/"model":"/"madel":"/' "$1"/best.safetensors >"$2/model.safetensors"
@@ -197,7 +198,7 @@ ok "vocab.json and merges.txt: the same"
 rm hf/merges.txt hf/vocab.json
 fails 1 "no tokenizer is next to it" "$gpt2" -e hf --prompt a
 fails 1 "does not name its training data" "$gpt2" -e hf --eval val
-# ---- what its files say of the text that it writes
+# ---- settings in its files for generated text
 of_hf() { "$gpt2" -e hf -g 20 -S 1 --temperature 0 --json "$@" 2>err; }
 written() { sed 's/.*"text":"\(.*\)","tokens".*/\1/'; }
 cp theirs/tokenizer.json hf/ && sed 's/"eos_token_id":[^,}]*/"eos_token_id":null/' hf/config.json >plain.json &&
@@ -244,7 +245,7 @@ ok "-e DIR: BERT, and its run"
 ok "--fill --json: an object per mask"
 "$bert" --help >out && grep -q 'that of -e)$' out && "$trainer" --help >out && grep -q 'or the embedded text)$' out
 ok "--help: who has an embedded text"
-# Padding in a text: no target, and not learnt to be one.
+# Padding in a text is not a target, and is not learnt as one.
 awk '{ for (i = NR % 5; i > 0; i--) printf "[PAD]"; print }' text >padded && "$tokenize" -o padded.data --vocab-size 300 --reserve padding \
     --train padded --val padded --test text >out 2>&1 && "$gpt2" -i padded.data -o padding --preset published -L 1 -C 16 -H 2 -b 4 -t 64 -x 2 -v 1 >out 2>&1
 tokens=$(sed -n 's/.*"val":{"tokens":\([0-9]*\),.*/\1/p' padded.data/meta.json)

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Tests scripts/gpu_check.sh without a GPU: with programs and tools that only say what the real ones would.
+# Tests scripts/gpu_check.sh without a GPU, with stand-ins that print what the real programs would.
 set -u
 cd "$(dirname "$0")/../.." || exit 1
 # shellcheck source=dev/test/stand_ins.sh
@@ -29,7 +29,7 @@ mv rows "$json"
 END
 sed -i 's|>rows|>'"$directory"'/rows|; s|mv rows|mv '"$directory"'/rows|' "$directory/python"
 
-# run DIR ARGUMENT...: what it says goes to DIR.txt.
+# run DIR ARGUMENT...: runs gpu_check.sh with -o DIR; its output goes to DIR.txt.
 run() {
     to=$1
     shift

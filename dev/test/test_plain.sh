@@ -1,6 +1,6 @@
 #!/bin/sh
-# The model in one file, dev/fastformer/plain.c: no warning, right gradients, a loss that falls. The last line is
-# "N passed, N failed".
+# Tests the model in one file, dev/fastformer/plain.c: it compiles without warnings, its gradients
+# are right, its loss falls. The last line is "N passed, N failed".
 # shellcheck source=dev/test/checks.sh
 . "$(dirname "$0")/checks.sh"
 ${CC:-cc} -O2 -Wall -Wextra -Werror "$root/dev/fastformer/plain.c" -o plain -lm >out 2>&1

@@ -1,6 +1,7 @@
 #!/bin/sh
-# A program built for this machine's processor, on a lesser one: one line, no illegal instruction. Needs TRAINER and
-# TOKENIZE, the programs, and Debian's package qemu-user. Not with QUICK. The last line is "N passed, N failed".
+# Runs programs built for this machine's processor on a lesser one: they must print a one-line
+# error, with no illegal instruction. Needs TRAINER and TOKENIZE, the programs, and Debian's package
+# qemu-user. Skipped with QUICK. The last line is "N passed, N failed".
 case $(uname -m):${QUICK:+quick} in
 x86_64:) ;;
 x86_64:*) echo "skipped: sanitizers do not run under qemu, and QUICK is set" && echo "0 passed, 0 failed" && exit ;;
@@ -15,7 +16,7 @@ fi
 . "$(dirname "$0")/count.sh"
 for program in "${TRAINER:?}" "${TOKENIZE:?}"; do
     for processor in Nehalem max; do
-        # Of what the program needs the message names one thing; a program that any processor runs just runs.
+        # The message names one of the missing features. A program for any processor runs.
         said=$(qemu-x86_64 -cpu "$processor" "$program" --help 2>&1)
         code=$?
         [ $code -eq 0 ] || { [ $code -eq 1 ] && [ "$(printf '%s\n' "$said" | grep -v '^qemu-' | wc -l)" -eq 1 ] &&

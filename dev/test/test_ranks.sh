@@ -1,9 +1,10 @@
 #!/bin/sh
-# Several processes train one model (dev/ranks): what n of them compute is what one computes, and what happens when one
-# of them is not as it should be. Real processes by mpirun, more than there are cores. Needs TRAINER and TOKENIZE, the
-# programs, and TRAINERS, where all trainers are: those of the double build, where nothing is lost in rounding. ON_EMULATOR is a
-# trainer for a GPU, or nothing. QUICK: every path of the code once; the numbers are the plain run's affair. Under
-# sanitizers by the float build, whose products a library does. The last line is "N passed, N failed".
+# Tests several processes that train one model (dev/ranks): n processes compute what one computes,
+# and a process that fails or differs is handled. Uses real processes by mpirun, more than there are
+# cores. Needs TRAINER and TOKENIZE, the programs, and TRAINERS, the directory of all trainers:
+# those of the double build, in which rounding does not show, or under sanitizers those of the float
+# build, whose products a library computes. ON_EMULATOR is a GPU trainer, or empty. QUICK runs every
+# path of the code once; the plain run checks the numbers. The last line is "N passed, N failed".
 trainers=$(realpath "${TRAINERS:?}")
 emulated=${ON_EMULATOR:+$(realpath "$ON_EMULATOR")}
 # shellcheck source=dev/test/checks.sh
@@ -24,14 +25,14 @@ cp "$shakespeare" text
 "$tokenize" -o bytes --tokenizer byte --shard-tokens 30000 text >out 2>&1
 ok "tokenize"
 
-# run N PROGRAM DIR OPTIONS...: a run of N processes (1: without mpirun)
+# run N PROGRAM OPTIONS...: runs N processes (1: without mpirun)
 run() {
     n=$1
     shift
     if [ "$n" -eq 1 ]; then "$@"; else timeout 120 mpirun -n "$n" "$@"; fi >out 2>err </dev/null
 }
-# same_losses DIR DIR [LIMIT]: of steps, validation and test, and norms of gradients
-# losses DIR
+# losses DIR: prints the losses of steps, validation and test, and the gradient norms
+# same_losses DIR DIR [LIMIT]: checks that they agree within a relative LIMIT
 losses() { grep -o '"\(loss\|grad_norm\|val_loss\|test_loss\)":[0-9.e+-]*' "$1/log.jsonl"; }
 same_losses() {
     losses "$1" >losses_a
@@ -43,7 +44,7 @@ thorough() { [ -z "${QUICK-}" ]; }
 
 small="-i bytes -L 2 -C 32 -H 2 -b 2 -t 32 -p fp32 --preset published -v 10 -m 5"
 
-# ---- what n processes compute, one computes; with an uneven share, too: 4 micro-batches for 3 processes
+# ---- n processes compute what one computes, also for uneven shares (4 micro-batches, 3 processes)
 train() { # N DIR OPTIONS...
     n=$1 name=$2
     shift 2
@@ -65,7 +66,7 @@ if thorough; then
     train 3 again -d 256 -x $steps && cmp n3/$last again/$last >out 2>&1
     ok "the same bits from run to run"
 fi
-# Small steps, which amplify float32's rounding less.
+# Small steps amplify float32 rounding less.
 train 1 rows1 -x 10 -l 2e-5 && train 3 rows3 -x 10 -l 2e-5 && same_losses rows1 rows3
 ok "a micro-batch of two sequences for three processes"
 
@@ -82,15 +83,16 @@ family() { # PROGRAM OPTIONS...
     run 1 "$@" -p fp32 -x 8 -v 4 -o "$name-1" && run 3 "$@" -p fp32 -x 8 -v 4 -o "$name-3" && same_losses "$name-1" "$name-3"
     ok "$name: three processes compute what one does"
 }
-# Eight steps of a hybrid amplify float32's rounding by 1e4, so in double alone.
+# Eight steps of a hybrid amplify float32 rounding by 1e4, so this runs in double only.
 ! thorough || family "$trainers/train_fastformer" -i bytes --preset published -L 4 -C 16 -H 2 -b 2 -t 32 -d 256 -m 3 --attention "additive*3+softmax:16"
 family "$trainers/train_gpt2" -i bytes --preset published -L 1 -C 32 -H 2 -b 2 -t 32 -d 256 -m 3
 family "$trainers/train_bert" -i masked -L 1 -C 32 -H 2 -b 2 -t 32 -d 256 -m 3
 family "$trainers/train_translate" -i pairs --encoder-layers 1 --decoder-layers 1 -C 32 -H 2 --batch-tokens 128 --max-length 32 --accumulate 4 -m 3
 
 
-# The CUDA program, in float32, where the order of a sum shows. MPI plays NCCL (dev/emulator/nccl_on_cpu.h); three micro-batches,
-# so that one process has none in the last round. Blocks of today: their parameters are summed, too.
+# The CUDA program in float32, in which the order of a sum matters. MPI replaces NCCL
+# (dev/emulator/nccl_on_cpu.h). Three micro-batches, so that one process has none in the last round.
+# These modern blocks have parameters of their own, whose gradients are summed too.
 if [ -n "$emulated" ]; then
     gpu="-i bytes -L 1 -C 32 -H 2 --untied --positions rotary --scores qknorm -b 1 -t 32 -d 96 -p fp32 -x 3 -m 1 --no-test"
     last_gpu=step_00000003.safetensors
@@ -120,7 +122,7 @@ if thorough; then
     ok "a run of two resumes with three"
 fi
 
-# ---- how gradients travel
+# ---- formats in which gradients are summed
 val_loss() { sed -n 's/.*"val_loss":\([0-9.]*\).*/\1/p' "$1/log.jsonl" | tail -n 1; }
 train 3 bf16 -d 256 -x 20 --reduce bf16 && train 3 exact -d 256 -x 20 &&
     echo "$(val_loss bf16) $(val_loss exact)" | awk '{ d = $1 - $2; exit !(d != 0 && d < 0.003 && d > -0.003) }'
@@ -128,7 +130,7 @@ ok "--reduce bf16"
 if thorough; then
     train 3 bf16b -d 256 -x 20 --reduce bf16 && cmp bf16/step_00000020.safetensors bf16b/step_00000020.safetensors >out 2>&1
     ok "--reduce bf16: the same bits from run to run"
-    # All skip the update: at each checkpoint they compare what they have.
+    # All processes must skip the update: they compare their state at each checkpoint.
     mpicc -shared -fPIC -o poison.so "$root/dev/test/poison.c" >out 2>&1
     # shellcheck disable=SC2086
     set -- "$trainers/train_fastformer" $small -d 256 -x 12 -n 1 -o nan
@@ -137,9 +139,9 @@ if thorough; then
     ok "a NaN in the gradients of one process: all skip that update"
 fi
 
-# ---- trouble: one line that names rank and host, no hang, the last checkpoint good
+# ---- failures: one line that names rank and host, no hang, and the last checkpoint is good
 host=$(uname -n)
-# trouble TEXT COMMAND...: a run of several processes that fails, of whose own lines only one says why
+# trouble TEXT COMMAND...: runs several processes that must fail with one error line, with TEXT
 trouble() {
     text=$1
     shift
@@ -176,9 +178,9 @@ trouble "error: rank 1 of 2 on $host: bytes: here " -n 1 --wdir here $a : -n 1 -
 rm there/bytes/train_*.bin
 trouble "error: rank 1 of 2 on $host: " -n 1 --wdir here $a : -n 1 --wdir there $a
 
-# endless DIR OPTIONS...: two processes train without end in the background, $launcher; they have done five steps. In the
-# foreground's group, so that mpirun receives a signal to the launcher once: with two it does not wait for its
-# processes.
+# endless DIR OPTIONS...: starts two processes that train without end in the background, $launcher,
+# and returns after five steps. They are in the foreground's group, so that mpirun receives a signal
+# to the launcher once: with two signals it does not wait for its processes.
 endless() {
     name=$1
     shift
@@ -187,7 +189,7 @@ endless() {
     launcher=$!
     while kill -0 $launcher && ! grep -qs '"step":5,' "$name/log.jsonl"; do sleep 0.05; done
 }
-# of_rank N DIR: the process
+# of_rank N DIR: prints the process id
 of_rank() {
     for process in $(pgrep -f -- "-o $2 -x"); do
         tr '\0' '\n' <"/proc/$process/environ" 2>/dev/null | grep -qx "OMPI_COMM_WORLD_RANK=$1" && echo "$process" && return
@@ -227,7 +229,7 @@ if thorough; then
     [ $status -eq 1 ] && grep -q "error: rank 0 of 2 on $host: disk/.*: cannot write: File too large" err && good disk ||
         { echo "exit code $status; stderr:" >out && cat err >>out && ls disk >>out; false; }
     ok "a file that may not grow on rank 0: all end, and the last checkpoint is good"
-    # A disk of its own, where we may mount one: checkpoints fit, until another file takes the room.
+    # A separate disk, if we may mount one: checkpoints fit until another file fills it.
     mkdir -p full
     if unshare -m mount -t tmpfs none full 2>err; then
         # shellcheck disable=SC2016

@@ -1,7 +1,7 @@
 #!/bin/sh
-# Runs that end badly, and what is left of them: signals, closed pipes and descriptors, full disks, kills, two
-# runs in one directory, checkpoints that lie. Needs TRAINER and TOKENIZE, the programs, and takes GPT2.
-# The last line is "N passed, N failed".
+# Tests runs that end badly and what they leave: signals, closed pipes and descriptors, full disks,
+# kills, two runs in one directory, checkpoints with wrong contents. Needs TRAINER and TOKENIZE, the
+# programs; GPT2 is optional. The last line is "N passed, N failed".
 # shellcheck source=dev/test/checks.sh
 . "$(dirname "$0")/checks.sh"
 
@@ -16,8 +16,8 @@ run() { # DIR OPTIONS...
     # shellcheck disable=SC2086
     "$trainer" $small -o "$name" "$@" >out 2>&1 </dev/null
 }
-# start DIR [default|ignore]: a run without end in the background, $child, that has done five steps. What it does on SIGHUP
-# is set here, as nohup may have started the tests.
+# start DIR [default|ignore]: starts a run without end in the background, $child, and returns after
+# five steps. Sets its action on SIGHUP, as nohup may have started the tests.
 start() {
     # shellcheck disable=SC2086
     env --"${2:-default}"-signal=HUP "$trainer" $small -o "$1" -x 1000000 -v 1000000 >out 2>err </dev/null &
@@ -46,7 +46,8 @@ ok "--save-minutes"
 [ $? -eq 143 ]
 ok "nohup: an ignored SIGHUP stays ignored"
 
-# Evaluations that take longer than the steps between them, so that a signal comes during one: none gets lost.
+# Evaluations that take longer than the steps between them, so that a signal arrives during one: no
+# evaluation is lost.
 head -n 1000 text >short
 "$tokenize" -o slow --tokenizer byte --train short --val text --test text >out 2>&1
 slow="-i slow --preset published -L 1 -C 16 -H 1 -b 4 -t 32 -p fp32 -v 2 -k constant --patience 9"
@@ -94,7 +95,7 @@ child=$!
 while kill -0 $child 2>/dev/null && ! grep -qs '^model ' out; do sleep 0.005; done
 kill -TERM $child
 wait $child
-# If it was after the first step after all, there is a checkpoint to resume from.
+# If the signal came after the first step, a checkpoint exists to resume from.
 [ $? -eq 143 ] && if saved never; then grep -q 'resume with: .* -o never -y --val-every 1000000$' out; else grep -q '^stopped before the first step; nothing was saved$' out; fi
 ok "a signal before the first step"
 
@@ -147,7 +148,7 @@ cd ..
 [ "$(find race/runs -name best.safetensors | wc -l)" -eq 6 ]
 ok "six runs at once without -o: six directories"
 
-# no reader of a directory that a run works in meets half a checkpoint
+# A reader of a directory in which a run works never finds an incomplete checkpoint
 # shellcheck disable=SC2086
 "$trainer" $small -o busy -x 1000000 -n 1 -v 1000000 >/dev/null 2>&1 </dev/null &
 child=$!
@@ -160,7 +161,7 @@ ok "--prompt during a run that saves every step"
 kill -TERM $child
 wait $child
 
-# ---- pairs that do not belong together
+# ---- weights and states that do not belong together
 run one -x 20 -n 10 --keep 9
 run other -x 20 -n 10 --keep 9 -S 7
 rm -rf mixed && cp -r one mixed && cp other/step_00000020.state.safetensors mixed/
@@ -174,7 +175,8 @@ fails 1 "has weights without their state" "$trainer" -i bytes -o mixed -y
 fails 1 "mixed: holds" "$trainer" -i bytes -o mixed
 rm mixed/step_*
 fails 1 "holds best.safetensors of an earlier run" "$trainer" -i bytes -o mixed
-# without_id FROM TO: a file from before there were ids; the header keeps its length
+# without_id FROM TO: copies a file without its id, as before ids existed; the header keeps its
+# length
 without_id() { edited 's/"checkpoint_id":"\([0-9a-f]*\)"/"checkpoint_xx":"\1"/' "$1" >"$2"; }
 rm -rf old && cp -r one old
 without_id one/step_00000020.state.safetensors old/step_00000020.state.safetensors
@@ -197,7 +199,7 @@ done
 [ $? -eq 152 ] && saved limited
 ok "a soft limit on CPU time saves"
 
-# ---- updates that are not finite: nothing is saved until one is again, and the file that is named can be trained on
+# ---- updates that are not finite: nothing is saved meanwhile; training from the file named works
 run diverges -C 32 -x 400 --lr 1e3 --clip 0 -n 1 -v 1 -m 1 --no-test --keep 3
 good=$(sed -n 's/.*last good checkpoint, which was tried, is \(.*\); lower.*/\1/p' out)
 skipped=$(sed -n 's/^step \([0-9]*\) skipped.*/\1/p' out | head -n 1)
@@ -207,7 +209,7 @@ ok "nothing is saved while updates are skipped"
 [ -n "$good" ] && run finite -e "$good" --eval val -m 1 -C 32 && run finite -C 32 -e "$good" -x 12 -m 1 --lr 1e-9 && ! grep -q skipped out
 ok "the named file can be trained on"
 
-# ---- means of weights
+# ---- averaged weights
 mean() { "$trainer" -i bytes -e "$1" --average 2 --eval val -m 2 --json >out && sed 's/,.*//' out; }
 run averaged -x 40 -n 10 --keep 9 -k constant -l 1e-2 && rm -rf two && mkdir two && cp averaged/step_0000001* averaged/step_0000002* two/ &&
     [ "$(mean averaged/step_00000020.safetensors)" = "$(mean two)" ] && [ "$(mean averaged/step_00000040.safetensors)" = "$(mean averaged)" ] &&
@@ -216,13 +218,13 @@ ok "--average takes those up to the file that -e names"
 fails 1 "--average 3: averaged holds 2 checkpoints up to that" "$trainer" -i bytes -e averaged/step_00000020.safetensors --average 3 --eval val
 fails 1 "averaged/best.safetensors is no step_N.safetensors" "$trainer" -i bytes -e averaged/best.safetensors --average 2 --eval val
 
-# ---- a run that began with a mean of weights resumes without it
+# ---- a run that began with averaged weights resumes without averaging
 run mean -e one --average 2 -x 3 -k constant && rm -rf told && cp -r mean told &&
     run told -y --config mean/log.jsonl -x 6 && run mean -y --average 2 -x 6 &&
     cmp told/step_00000006.safetensors mean/step_00000006.safetensors
 ok "--average and its --init are of the beginning"
 
-# ---- what kills leave
+# ---- what killed runs leave
 run clean -x 30 -n 10 -v 10 --stats 1 -k constant
 run left -x 20 -n 10 -v 10 --keep 9 --stats 1 -k constant
 rm -rf kept && cp -r left kept && rm kept/step_00000020.safetensors # killed between state and weights of step 20
@@ -251,7 +253,7 @@ if [ "$(id -u)" -ne 0 ]; then
     chmod u+r mixed
 fi
 
-# ---- a run without a checkpoint begins again as its log says, and loses nothing until it has got as far
+# ---- a run without a checkpoint starts again as its log says; loses nothing before it catches up
 head -n 400 text >short
 "$tokenize" -o mine --tokenizer word short >out 2>&1
 "$trainer" -i mine -o whole -L 1 -C 16 -H 2 -t 32 -x 12 -v 4 -m 1 -k constant -p fp32 --no-test >out 2>&1
@@ -291,7 +293,8 @@ trainer=$TRAINER
 lose && rm lost/log.jsonl
 fails 1 "lost: holds no run to resume" "$trainer" -o lost -y
 fails 1 "lost: holds best.safetensors of an earlier run" "$trainer" -o lost -y -i mine
-# killed before its first save, which the default puts at the end of the first epoch; a disk that is full at the first save
+# Killed before the first save, by default at the end of the first epoch; or the disk is full at the
+# first save
 # shellcheck disable=SC2086
 "$trainer" $small -C 32 -S 5 -o killed -v 3 -n 1000000 >out 2>&1 </dev/null &
 child=$!
@@ -304,8 +307,8 @@ ok "killed before the first save"
     cmp filled/step_00000004.safetensors filled2/step_00000004.safetensors; }
 ok "a disk that is full at the first save"
 
-# ---- checkpoints that lie
-# lies FROM TO TEXT: best.safetensors with FROM, of the same length, in the place of TO is refused with TEXT
+# ---- checkpoints with wrong metadata
+# lies FROM TO TEXT: best.safetensors with FROM replaced by TO (same length) is refused with TEXT
 lies() {
     edited "s/$1/$2/" clean/best.safetensors >lie.safetensors
     cmp -s lie.safetensors clean/best.safetensors && echo "nothing is $1"
@@ -315,7 +318,8 @@ lies '"activation":"gelu"' '"activation":"relu"' 'metadata activation is "relu",
 lies '"layernorm_eps":"1e-05"' '"layernorm_eps":"1e-12"' 'metadata layernorm_eps is "1e-12"'
 lies '"window_sizes":"\[32\]"' '"window_sizes":"[16]"' 'metadata window_sizes is "[16]"'
 lies '"padding_token":"-1"' '"padding_token":"77"' 'padding_token is 77'
-# the size of a model is checked against the tensors before there is one: this one would take 17 GB
+# The sizes in the metadata are checked against the tensors before the model is allocated: this one
+# would take 17 GB
 lies '"format":"pt",\(.*\)"n_positions":"32"' '"":"p",\1"n_positions":"268435456"' \
     'position_embeddings.weight has shape (32, 16), expected (268435456, 16)'
 edited 's/"layernorm_eps":"1e-05"/"layernorm_eps":"1E-5 "/' clean/best.safetensors >same.safetensors
@@ -329,7 +333,7 @@ edited '' clean/${state#*/} >$state
 printf '\000\000\200\177' | dd of=$state bs=1 seek=$(($(wc -c <$state) - 4)) conv=notrunc 2>/dev/null
 fails 1 "second_moment.proj_logits.bias: element 255 is inf" "$trainer" -i bytes -o nan -y
 
-# ---- damaged checkpoints next to older ones that are good
+# ---- damaged checkpoints next to good older ones
 run good -x 20 -n 10 --keep 2 -k constant
 for damaged in step_00000020.safetensors step_00000020.state.safetensors; do
     rm -rf bad && cp -r good bad && head -c 2000 good/$damaged >bad/$damaged
@@ -338,7 +342,7 @@ done
 rm bad/step_00000020.* && "$trainer" -o bad -y >out 2>&1 && cmp bad/step_00000020.safetensors good/step_00000020.safetensors
 ok "and that works"
 
-# ---- another rate, schedule, batch
+# ---- resuming with another rate, schedule or batch
 run other2 -x 10 -k constant && "$trainer" -o other2 -y -x 20 -l 1e-4 -k cosine -b 8 >out 2>&1 &&
     grep -q 'changed  *--lr 0.0001 (was 0.0005), --schedule cosine (was constant), --batch 8 (was 4); moments are kept' out &&
     grep -q '"event":"resume".*"changed":"--lr 0.0001 (was 0.0005)' other2/log.jsonl &&
@@ -376,7 +380,7 @@ ok "the room on the disk is that of the checkpoints that the run makes"
 fails 1 "are available; lower --keep, or choose another --output" "$trainer" -i bytes -o vast -L 2 -C 512 -H 4 -x 1000000000 -n 1 --keep 1000000000
 
 # ---- --verify
-# damage FILE: its last byte
+# damage FILE: overwrites its last byte
 damage() { printf '\125' | dd of="$1" bs=1 seek=$(($(wc -c <"$1") - 1)) conv=notrunc 2>/dev/null; }
 run verified -x 6 -n 2 -v 2 -m 1 --keep 3 --no-test
 "$trainer" --verify verified >out 2>&1 && grep -q '^newest good checkpoint: verified/step_00000006.safetensors$' out &&
@@ -405,8 +409,9 @@ edited '' verified/best.safetensors >old.safetensors && mkdir plain && mv old.sa
     "$trainer" --verify plain >out 2>&1 && grep -q 'good: has no checksums' out
 ok "--verify: files from before there were checksums"
 
-# ---- more memory than there is
-# Said before it is taken, and refused with what to lower; not where the limit is too low to start at all.
+# ---- more memory than available
+# The size is printed before memory is allocated, and the error names the option to lower. Skipped
+# if the limit is too low to start at all.
 limited() { (ulimit -v 3000000 && exec "$@"); }
 if limited "$trainer" --help >out 2>&1; then
     fails 1 "error: --channels: the model needs" limited \

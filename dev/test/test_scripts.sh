@@ -1,6 +1,7 @@
 #!/bin/sh
-# Tests the comparisons (scripts/compare.py), with trainers that only write logs: runs side by side, what a signal leaves, what is
-# kept, tables of what is finished; and that the tables of dev/results are what their logs make.
+# Tests the comparisons (scripts/compare.py) with trainers that only write logs: parallel runs,
+# signals, kept logs, tables of the finished runs. Also checks that the tables in dev/results match
+# their logs.
 set -u
 cd "$(dirname "$0")/../.." || exit 1
 command -v python3 >/dev/null || {
@@ -87,7 +88,7 @@ END
 export OMP_NUM_THREADS=2 # so many cores there are, for the scripts
 
 runs_made() { wc -l <trained; }
-# says CODE TEXT COMMAND...: it exits with CODE and says TEXT
+# says CODE TEXT COMMAND...: checks that it exits with CODE and prints TEXT
 says() {
     code=$1
     text=$2
@@ -96,7 +97,7 @@ says() {
     [ $? -eq "$code" ] && grep -qF -e "$text" said
 }
 
-# ---- runs side by side
+# ---- parallel runs
 : >trained
 : >said
 check 'nine runs, two at a time' says 0 '| fastformer-windowed | ' scripts/run_lengths.sh --quick --jobs 2 --output first --keep kept
@@ -122,7 +123,8 @@ check 'where nothing is measured first' [ "$(find gpu -name '*.cost' | wc -l)" -
 check 'what it measures first is gone' [ "$(find first -name '*.tmp' | wc -l)" -eq 0 ]
 for trainer in fastformer gpt2; do mv train_${trainer}cu train_$trainer; done
 
-# ---- a tuned comparison: the first seed at four rates and on while an end of them is best, the others at the best
+# ---- a tuned comparison: the first seed at four rates, and more while the best is at an end; the
+# other seeds at the best
 check 'two arms at four rates or more, then a second seed' says 0 'bytes of decoding state' scripts/run_fair.sh --quick --seeds 2 \
     --data wikitext2 --length 256 --arms 'additive-in-published-by-adamw additive-raw-*-published-by-adamw' --output tuned
 check 'no such arm' says 2 'there are additive-in-published-by-adamw' scripts/run_fair.sh --quick --arms none
@@ -150,7 +152,7 @@ check 'with its own weights' [ "$(tail -n 1 trained | grep -e ' -y' | grep -vc -
 check 'another arm' says 0 '| additive | - |' scripts/run_recall.sh --quick --arms additive --values copy --output begun
 check 'does not take the place of the first in runs.csv' [ "$(grep -c '^softmax,.*,0.25,' begun/runs.csv)" -eq 1 ]
 
-# ---- what a signal leaves
+# ---- a signal to the script
 : >trained
 : >slow
 scripts/run_rescale.sh --quick --jobs 2 --output third >said 2>&1 &
@@ -175,7 +177,7 @@ check 'a trainer that a signal ends stops the script' sh -c '
     rm slow
     [ $code -eq 130 ]'
 
-# ---- tables of what is finished
+# ---- tables of finished runs
 echo 'raw-2e-3' >failing
 : >trained
 check 'a run that fails' says 1 'runs failed and are not in the table' scripts/run_rescale.sh --quick --jobs 2 --output third
@@ -187,7 +189,7 @@ check 'sixteen were tried' [ "$(runs_made)" -eq 16 ]
 check 'the failed one is tried again' says 0 '| raw | ' scripts/run_rescale.sh --quick --output third
 check 'and alone' [ "$(runs_made)" -eq 17 ]
 
-# ---- all of them
+# ---- all comparisons
 check 'a signal ends all comparisons' sh -c '
     : >slow
     scripts/run_claims.sh --quick >said 2>&1 &

@@ -1,8 +1,8 @@
 #!/bin/sh
-# No result depends on how many threads OpenMP delivers: both trainers, float32 and bf16, train, evaluate and write
-# text under limits of every kind, and say what they say on two threads; and threads that wait sleep. Needs TRAINER, GPT2
-# and TOKENIZE, the programs. QUICK: three threads alone, as requested and as a limit. The last line is "N passed, N
-# failed".
+# Tests that no result depends on how many threads OpenMP delivers: both trainers train, evaluate
+# and generate text in float32 and bf16 under limits of every kind, and must give the results of two
+# threads. Also tests that waiting threads sleep. Needs TRAINER, GPT2 and TOKENIZE, the programs.
+# QUICK: only three threads, as requested and as a limit. The last line is "N passed, N failed".
 trainers="$(realpath "${TRAINER:?}") $(realpath "${GPT2:?}")"
 tokenize=$(realpath "${TOKENIZE:?}")
 root=$(realpath "$(dirname "$0")/../..")
@@ -28,8 +28,8 @@ OMP_NUM_THREADS=4 taskset -c $core
 END
 [ -z "${QUICK-}" ] || sed -i '/=3$/!d' settings
 
-# results TRAINER PRECISION SETTING...: every loss and gradient norm of a short run, one number per line, and what the
-# model writes, into the file "results"
+# results TRAINER PRECISION SETTING...: writes every loss and gradient norm of a short run, one
+# number per line, and the text that the model generates into the file "results"
 results() {
     program=$1
     numbers=$2
@@ -41,8 +41,8 @@ results() {
             >>results 2>out </dev/null
 }
 
-# agree: "results" are those in "expected". Without oneDNN to the last digit; oneDNN may round sums otherwise that it
-# cuts by the number of threads.
+# agree: compares "results" with "expected". Without oneDNN they must be identical; oneDNN splits
+# sums by the number of threads and may round them differently.
 agree() {
     case $products in
     built-in*) cmp expected results ;;
@@ -72,7 +72,8 @@ for trainer in $trainers; do
     done
 done
 
-# look VARIABLE=VALUE COMMAND...: what the command says, in /proc, of a running trainer that was started with the variable
+# look VARIABLE=VALUE COMMAND...: starts a trainer with the variable and runs the command in its
+# /proc directory
 look() {
     rm -rf run
     env "$1" "${trainers%% *}" -i data -o run -L 1 -C 16 -H 1 -b 3 -t 96 -x 100000 -v 100000 >out 2>&1 </dev/null &
@@ -83,21 +84,22 @@ look() {
     wait $!
 }
 
-# waits VARIABLE=VALUE: GOMP_SPINCOUNT as it has it
+# waits VARIABLE=VALUE: prints the trainer's GOMP_SPINCOUNT
 waits() {
     look "$1" sh -c 'tr "\0" "\n" <environ | sed -n "s/^GOMP_SPINCOUNT=//p"'
 }
 
-# places VARIABLE=VALUE: how many threads have a core of their own
+# places VARIABLE=VALUE: prints how many cores have a thread bound to them alone
 places() {
     look "$1" sh -c 'sed -n "s/^Cpus_allowed_list:[^0-9]*\([0-9]*\)$/\1/p" task/*/status | sort -u | wc -l'
 }
 
-# Threads that wait sleep soon, unless the user says how they should wait.
+# Waiting threads sleep soon, unless the user sets how they wait.
 { [ "$(waits A=1)" = 30000 ] && [ -z "$(waits OMP_WAIT_POLICY=active)" ] && [ "$(waits GOMP_SPINCOUNT=77)" = 77 ]; } 2>>out
 ok "threads that wait"
 
-# Each thread has a core of its own, by itself or as the user says; but not where there are more or fewer of them.
+# Each thread is bound to its own core, by default or on request, but not if there are more or fewer
+# threads than cores.
 cores=$(nproc)
 [ "$cores" -eq 1 ] || for setting in A=1 OMP_PROC_BIND=true; do
     { [ "$(places $setting)" -eq "$cores" ]; } 2>>out

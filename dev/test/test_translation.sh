@@ -1,11 +1,11 @@
 #!/bin/sh
-# The translator as its user meets it: pairs of sentences to tokens, a run, translations. Needs TRANSLATE and TOKENIZE,
-# the programs. The last line is "N passed, N failed".
+# Tests the translator as a user runs it: tokenizing pairs of sentences, training, translating.
+# Needs TRAINER, TRANSLATE and TOKENIZE, the programs. The last line is "N passed, N failed".
 # shellcheck source=dev/test/checks.sh
 . "$(dirname "$0")/checks.sh"
 translate=$(cd "$root" && realpath "${TRANSLATE:-./train_translate}")
 
-# Words one for one, in capitals: learnt in a moment.
+# Each word is translated to itself in capitals, which is learnt in a moment.
 awk 'BEGIN {
     random = 1
     split("one two three four five six seven eight", word, " ")
@@ -26,7 +26,7 @@ train() { # DIR OPTIONS...
 train run -x 160 -v 40 --keep 4
 ok "160 steps"
 
-# ---- resuming, in the middle of an epoch and of an update's batches
+# ---- resuming in the middle of an epoch and of the batches of an update
 train whole -x 30 -v 1000 -n 15 --accumulate 2 --keep 9
 train parts -x 15 -v 1000 -n 15 --accumulate 2 --keep 9 && train parts -x 30 -v 1000 -n 15 --accumulate 2 --keep 9 -y
 cmp whole/step_00000030.safetensors parts/step_00000030.safetensors &&
@@ -134,7 +134,7 @@ fails 2 "--beam 9: takes a larger --batch-tokens or --max-length" "$translate" -
 [ $? -eq 1 ] && grep -q 'error: --batch-tokens: the model needs .*; lower it or --max-length' out
 ok "too large a batch is refused by the option that says it"
 
-# ---- only the splits that are used
+# ---- only the splits in use must be usable
 head -n 40 source >few
 yes one two | head -n 200 | tr '\n' ' ' >long && echo >>long
 "$tokenize" -o lopsided --vocab-size 320 --source source --target target --val-source few --val-target few --test-source long \
@@ -152,7 +152,7 @@ fails 2 "--batch-tokens 64: a sentence may have --max-length 128 tokens" "$trans
 echo one | "$translate" -e accepted -i lopsided --translate -t 4 >out 2>&1 && ! grep -q split out
 ok "--translate asks nothing of any"
 
-# ---- data that are no pairs, or others
+# ---- carriage returns, and data without pairs
 sed 's/$/\r/' few >few.crlf
 "$tokenize" -o lf --vocab-size 320 --source few --target few >out 2>&1 &&
     "$tokenize" -o crlf --vocab-size 320 --source few.crlf --target few.crlf >out 2>&1 &&

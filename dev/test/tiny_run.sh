@@ -1,5 +1,6 @@
-# Read by faults.sh, kill.sh and power.sh: a tiny training run, undisturbed and disturbed, in a fresh directory. Needs TRAINER
-# and TOKENIZE, the programs, or takes those at the top; CC makes the library that disturbs (faults.c).
+# Sourced by faults.sh, kill.sh and power.sh: a tiny training run, undisturbed and disturbed, in a
+# fresh directory. TRAINER and TOKENIZE are the programs (default: those in the root directory); CC
+# compiles the library that disturbs calls (faults.c).
 # shellcheck shell=sh disable=SC2034,SC2154
 case ${1-} in -h | --help)
     sed -n '2,/^$/{/shellcheck/!s/^# \{0,1\}//p; }' "$0" # the comment at its top
@@ -10,7 +11,7 @@ root=$(realpath "$(dirname "$0")/../..")
 trainer=$(realpath "${TRAINER:-$root/train_fastformer}") || exit 1
 tokenize=$(realpath "${TOKENIZE:-$root/tokenize}") || exit 1
 library=$(mktemp -d) || exit 1 # nothing in memory may be executed, on some machines
-# In memory, where there is a file system for it: thousands of fsync() on a disk take most of the time.
+# In memory if there is a file system for it: on a disk, thousands of fsync() calls take most time.
 [ -n "${TMPDIR-}" ] || { [ -w /dev/shm ] && export TMPDIR=/dev/shm; }
 dir=$(mktemp -d) || exit 1
 trap 'rm -rf "$dir" "$library"' EXIT
@@ -30,8 +31,8 @@ wrong() { # WHAT: and what the program said
     [ -s err ] && sed 's/^/    /' err | head -n 20
 }
 
-# disturbed CALLS MODE NUMBER COMMAND...: with a library that disturbs one call; leaves `report`, `out`, `err` and
-# its exit status in `status` (124: it hung; 137: killed)
+# disturbed CALLS MODE NUMBER COMMAND...: runs it with a library that disturbs one call; leaves
+# `report`, `out`, `err` and its exit status in `status` (124: it hung; 137: killed)
 disturbed() {
     calls=$1 mode=$2 at=$3
     shift 3
@@ -41,7 +42,7 @@ disturbed() {
     status=$?
 }
 
-# ---- the commands, each with its output as $1
+# ---- the commands: each runs its program by "$@" and writes to $output
 text=$dir/text
 head -c 30000 "$root/dev/test/texts/shakespeare.txt" >text
 tokenize_word() { "$@" "$tokenize" -o "$output" --tokenizer word --shard-tokens 2000 "$text"; }
@@ -59,7 +60,7 @@ eval_val() { "$@" "$trainer" -i data -e whole/best.safetensors --eval val; }
 prompt() { "$@" "$trainer" -i data -e whole/best.safetensors --prompt 'The king' -g 20 -S 1; }
 plainly() { "$@" >out 2>err </dev/null; }
 
-# ---- what an undisturbed run leaves; times are not compared
+# ---- the results of an undisturbed run; times are not compared
 without_times() { sed -E 's/,"(ms|tokens_per_s|peak_fraction|seconds|val_ms|test_ms)":[^,}]*//g; s/peak [0-9]+ //'; }
 steps_of_log() { # of a directory: without times and the events of each start
     grep -v '"event"' "$1/log.jsonl" | without_times
@@ -78,7 +79,7 @@ same_data() { diff -r "$1" "$2" >err 2>&1; }
 
 undisturbed() {
     output=data_bpe tokenize_bpe plainly && output=data tokenize_word plainly || return 1
-    # A SentencePiece model holds the name of its file, so the name is that of the disturbed one.
+    # A SentencePiece model contains the name of its file, so it is that of the disturbed one.
     if command -v spm_train >/dev/null; then
         output=disturbed tokenize_spm plainly || return 1
         mv disturbed data_spm
@@ -91,10 +92,11 @@ undisturbed || { wrong "the undisturbed run"; finish; }
 commands="tokenize_word tokenize_bpe tokenize_again train resume"
 command -v spm_train >/dev/null && commands="$commands tokenize_spm"
 
-# ---- one disturbance after the other. judge WHAT SAME... is the script's own: whether the disturbed command ended
-# as it should; the comparison SAME holds if it succeeded.
+# ---- one disturbance at a time. Each script defines judge WHAT SAME...: it checks how the
+# disturbed command ended; if it succeeded, the comparison SAME must hold.
 
-# Prepares, disturbs and judges one command, then runs it again undisturbed: the result must be the undisturbed one.
+# Prepares, disturbs and judges one command, then runs it again undisturbed: the result must be that
+# of an undisturbed run.
 once() { # COMMAND CALLS MODE NUMBER
     command=$1
     rm -rf disturbed
@@ -121,15 +123,16 @@ once() { # COMMAND CALLS MODE NUMBER
     pass
 }
 
-# What a command left: names and bytes, without times and who held the lock.
+# Prints what a command left: names and bytes, without times and the owner of the lock.
 files_left() {
     [ ! -d disturbed ] || find disturbed ! -type f -printf '%p %l\n' -o \
         ! -name lock ! -name log.jsonl ! -name run.html -exec md5sum {} + -o -print | sort
     [ ! -e disturbed/log.jsonl ] || without_times <disturbed/log.jsonl
 }
 
-# The next run, undisturbed, works and has the undisturbed result. It depends on the directory alone, so that it is tried
-# once for each: of thousands of calls that fail, most leave the same. A program that was killed may still be dying.
+# Checks that the next, undisturbed run works and has the undisturbed result. It depends on the
+# directory alone, so each distinct directory is tried once: most of the thousands of failing calls
+# leave the same one. After a kill it is always tried, as the program may still be exiting.
 goes_on() { # COMMAND
     found=tried/$1-$(files_left | md5sum)
     case $mode in
@@ -148,7 +151,7 @@ goes_on() { # COMMAND
     : >"$found"
 }
 
-# One kind of disturbance in one command: at every call, or at as many as $4 says, spread evenly.
+# Disturbs one command in one way: at every call, or at $4 calls, spread evenly.
 each() { # COMMAND CALLS MODE SOME
     output=counted
     rm -rf counted

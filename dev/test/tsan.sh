@@ -1,8 +1,9 @@
 #!/bin/sh
-# ThreadSanitizer on tiny runs of the trainers, two threads: not one report. Archer, a part of LLVM's libomp, tells it
-# what OpenMP's regions and barriers order; without oneDNN, whose code is not instrumented. Needs clang,
-# libclang-rt-14-dev and libomp-dev; without them all is skipped. About two minutes on two cores, most of them to compile
-# (BUILD, build/tsan, is kept). The last line is "N passed, N failed".
+# Runs ThreadSanitizer on tiny runs of the trainers with two threads: it must report nothing.
+# Archer, a part of LLVM's libomp, tells it the order that OpenMP's regions and barriers enforce.
+# Built without oneDNN, whose code is not instrumented. Needs clang, libclang-rt-14-dev and
+# libomp-dev, and skips everything without them. Takes about two minutes on two cores, most of them
+# to compile (BUILD, build/tsan, is kept). The last line is "N passed, N failed".
 set -u
 cd "$(realpath "$(dirname "$0")/../..")" || exit 1
 clang=${CLANG:-clang}
@@ -40,7 +41,7 @@ export OMP_NUM_THREADS=2 KMP_BLOCKTIME=0 OMP_TOOL_LIBRARIES="$archer" TSAN_OPTIO
 shown=$dir/out
 # shellcheck source=dev/test/count.sh
 . dev/test/count.sh
-# check NAME EXPECTED COMMAND...: exits with 0 and no report (EXPECTED 0), or with ThreadSanitizer's 66
+# check NAME EXPECTED COMMAND...: checks the exit status: 0, or ThreadSanitizer's 66
 check() {
     name=$1
     expected=$2
@@ -51,19 +52,20 @@ check() {
     ok "$name: exit status $status, expected $expected"
 }
 
-# That a race is found, and that a barrier is seen.
+# Checks that a race is found and a barrier is recognised.
 check "a race" 66 "$dir/racenowait"
 check "a barrier" 0 "$dir/race"
 
 bin=$build/float/bin
-# -O3 would take three times as long to compile; not every loop that asks for it becomes vectors without it.
+# -O3 would take three times as long to compile. At -O1 some loops that ask for vectorisation are
+# not vectorised (-Wno-pass-failed).
 make -s CC="$clang" CFLAGS='-fsanitize=thread -O1 -Wno-pass-failed' ONEDNN=0 CPLUSPLUS=0 CUDA= BUILD="$build" \
     "$bin/tokenize" "$bin/train_fastformer" "$bin/train_gpt2" "$bin/train_bert" || { false; ok "make"; finish; }
 head -c 20000 dev/test/texts/shakespeare.txt >"$dir/text"
 cd "$dir" || exit 1
 check "tokenize" 0 "$bin/tokenize" -o data --tokenizer bpe --vocab-size 300 --reserve mask text
 size='-L 2 -C 64 -H 4'
-# trains NAME TRAINER OPTION...: a run with evaluations and two sequences at a time, resumed
+# trains NAME TRAINER OPTION...: trains and resumes a run with evaluations, two sequences at a time
 trains() {
     name=$1
     trainer=$2
@@ -76,7 +78,7 @@ trains() {
             --profile
     done
 }
-# writes NAME TRAINER: text with the weights of the last run
+# writes NAME TRAINER: generates text with the weights of the last run
 writes() {
     check "$1, text" 0 "$bin/$2" -i data -e run/best.safetensors --prompt 'static void ' -g 40
 }
