@@ -1473,6 +1473,11 @@ FAIR_ATTENTION = {
         "--attention softmax --windows {},256",
         0,
     ),
+    "softmax-shift-local": (
+        "softmax, windows 2, 64, 2, 256; token shift, no positions",
+        f"--attention softmax --windows 2,64,2,256 {SHIFT}",
+        0,
+    ),
     "mixed-shift-local": (
         "softmax in 2, additive raw in all, softmax in 2 and 256; token shift, no positions",
         f"--attention softmax+additive+softmax*2 --windows 2,global,2,256 {RAW} {SHIFT}",
@@ -1519,7 +1524,7 @@ FAIR_BLOCKS = {
     "published": ("", 2),
     "today": ("--norm rms --ffn swiglu", 3),
 }
-FAIR_LOCAL = ("softmax-local", "mixed-shift-local")  # no softmax over all tokens
+FAIR_LOCAL = ("softmax-local", "softmax-shift-local", "mixed-shift-local")  # no softmax over all tokens
 FAIR_WINDOWS = "2,4,8"  # better than 4,8,16 for hybrids, and as good for softmax
 FAIR_UPDATES = 1600
 FAIR_RATES = {"adamw": 5e-4, "muon": 2.5e-3}  # the lowest of the rates tried first
