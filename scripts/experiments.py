@@ -1524,7 +1524,8 @@ FAIR_BLOCKS = {
     "published": ("", 2),
     "today": ("--norm rms --ffn swiglu", 3),
 }
-FAIR_LOCAL = ("softmax-local", "softmax-shift-local", "mixed-shift-local")  # no softmax over all tokens
+# These have no softmax over all tokens.
+FAIR_LOCAL = ("softmax-local", "softmax-shift-local", "mixed-shift-local")
 FAIR_WINDOWS = "2,4,8"  # better than 4,8,16 for hybrids, and as good for softmax
 FAIR_UPDATES = 1600
 FAIR_RATES = {"adamw": 5e-4, "muon": 2.5e-3}  # the lowest of the rates tried first
