@@ -19,7 +19,8 @@ results = []
 
 
 def report(name, value, expected, tolerance=0.0):
-    same = all(abs(a - b) <= tolerance * abs(b) for a, b in zip(value, expected)) and len(value) == len(expected)
+    largest = max(map(abs, expected))
+    same = all(abs(a - b) <= tolerance * largest for a, b in zip(value, expected)) and len(value) == len(expected)
     results.append(same)
     short = [[round(x, 5) for x in numbers[:8]] for numbers in (value, expected)]
     print(f"{'ok  ' if same else 'FAIL'}  {name:44} {short[0]}, expected {short[1]}", flush=True)
