@@ -1571,8 +1571,8 @@ def fair_settings(c, data, meta):
 
 def fair_steps(arm, steps, c):
     """At T 8,192 each arm has the time in which models with one layer of softmax over all tokens
-    make `steps` updates: one takes 2.1 times as long with four such layers, 0.65 times without any
-    (dev/results/hybrids)."""
+    make `steps` updates: one takes 2.1 to 2.2 times as long with four such layers, 0.65 times
+    without any (dev/results/hybrids, two measurements)."""
     if c.arguments.length != 8192:
         return steps
     attention = arm.partition("-in-")[0]

@@ -887,6 +887,30 @@ static void test_large_scores(void) {
     }
 }
 
+// Two rows that each see one score 31 (in powers of 2) above all others: the sums of a tile by AMX
+// come within rounding of their limit, 2^32, and exceed it in a later block without such a score.
+static void test_sums_at_their_limit(void) {
+    Setting is = PLAIN;
+    is.shape = CROSS;
+    is.batch = is.heads = 1;
+    is.length = 600;
+    is.size = 32;
+    is.precision = PRECISION_BFLOAT16;
+    enum { LARGEST = 40, FIRST = 30 };
+    Problem p = problem_create(is);
+    const size_t c = p.channels;
+    memset(p.x, 0, p.x_count * sizeof(real));
+    for (size_t t = 0; t < p.keys; t++) memset(p.kv + t * 2 * c, 0, c * sizeof(real));
+    for (size_t t = FIRST; t < FIRST + 2; t++) p.x[t * c] = (real)(sqrt(32) * log(2));
+    p.kv[LARGEST * 2 * c] = 31;
+    Result r = run(&p, false);
+    for (size_t t = FIRST; t < FIRST + 2; t++)
+        for (size_t d = 0; d < c; d++)
+            CHECK_CLOSE(r.y[t * c + d], p.kv[(LARGEST * 2 + 1) * c + d], 2e-2);
+    result_free(&r);
+    problem_free(&p);
+}
+
 static void test_only_padding(void) {
     for (int kind = 0; kind < 3; kind++) {
         Setting is = kind == 2 ? cosine_setting() : PLAIN;
@@ -1260,6 +1284,7 @@ int main(int argc, char **argv) {
         {"gradients by differences", test_gradients},
         {"published examples of softmax1", test_published_examples},
         {"scores of 1e4", test_large_scores},
+        {"sums at their limit", test_sums_at_their_limit},
         {"rows that see only padding", test_only_padding},
         {"sequences of only padding", test_only_padding_both_ways},
         {"NaN stays NaN", test_nan},
