@@ -1681,10 +1681,10 @@ FAIR = {
     "flags": [
         (
             "--data",
-            "what is learnt: tinyshakespeare (by bytes), wikitext2, wikitext2-words or linux "
+            "data set: tinyshakespeare (bytes), wikitext2-bert (byte pairs), wikitext2-words or linux "
             "(linux)",
             {
-                "choices": ["tinyshakespeare", "wikitext2", "wikitext2-words", "linux"],
+                "choices": ["tinyshakespeare", "wikitext2-bert", "wikitext2-words", "linux"],
                 "default": "linux",
             },
         ),
