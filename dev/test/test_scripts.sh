@@ -126,7 +126,7 @@ for trainer in fastformer gpt2; do mv train_${trainer}cu train_$trainer; done
 # ---- a tuned comparison: the first seed at four rates, and more while the best is at an end; the
 # other seeds at the best
 check 'two arms at four rates or more, then a second seed' says 0 'bytes of decoding state' scripts/run_fair.sh --quick --seeds 2 \
-    --data wikitext2 --length 256 --arms 'additive-in-published-by-adamw additive-raw-*-published-by-adamw' --output tuned
+    --data wikitext2-bert --length 256 --arms 'additive-in-published-by-adamw additive-raw-*-published-by-adamw' --output tuned
 check 'no such arm' says 2 'there are additive-in-published-by-adamw' scripts/run_fair.sh --quick --arms none
 check 'too few updates' says 2 'expected 100 or more' scripts/run_fair.sh --quick --updates 5
 check 'one name of two is unknown' says 2 '--arms none: nothing is called so' scripts/run_fair.sh --quick --arms 'additive* none'
