@@ -22,6 +22,8 @@ UNITS = (
     ("accuracy", "accuracy"),
 )
 OPTIONS = ("optimizer", "lr", "schedule", "warmup", "weight-decay", "dropout", "seed")
+# Paths, and what other rows show.
+PLACES = ("input", "output", "resume", "config", "steps", "epochs")
 
 
 def measured(event, split, unit):
@@ -36,14 +38,29 @@ def measured(event, split, unit):
     return logs.show(value)
 
 
-def column(run):
-    """Returns {name of a row: cell} of a run; None if the log lacks the value."""
+def read(run):
     events = logs.read(logs.path_of(run))
     if not logs.series(events, "loss"):
         raise logs.Error(f"{logs.path_of(run)}: no training step in it")
+    return events
+
+
+def options_of(events):
+    return logs.start_of(events).get("options", {})
+
+
+def shown_options(found):
+    """Returns OPTIONS, then the other options of all runs whose values differ."""
+    names = [name for name in options_of(found[0]) if all(name in options_of(e) for e in found)]
+    differ = [name for name in names if len({str(options_of(e)[name]) for e in found}) > 1]
+    return [*OPTIONS, *(name for name in differ if name not in OPTIONS + PLACES)]
+
+
+def column(events, options):
+    """Returns {name of a row: cell} of a run; None if the log lacks the value."""
     start, row = logs.start_of(events), logs.measure(events)
     cells = {key: start.get(key) for key in ("model", "data", "plan", "processor", "products")}
-    cells.update({key: start.get("options", {}).get(key) for key in OPTIONS})
+    cells.update({key: options_of(events).get(key) for key in options})
     epoch = logs.last(logs.values(events, "epoch"))
     cells.update(
         {
@@ -74,7 +91,9 @@ def main():
     parser.add_argument("runs", nargs="+", metavar="RUN")
     runs = parser.parse_args().runs
     try:
-        columns = [column(run) for run in runs]
+        found = [read(run) for run in runs]
+        options = shown_options(found)
+        columns = [column(events, options) for events in found]
     except logs.Error as error:
         sys.exit(f"report.py: {error}")
     print("| |", " | ".join(cell(os.path.normpath(run)) for run in runs), "|")

@@ -218,6 +218,11 @@ check 'without PyTorch' says 1 'false has no PyTorch' dev/bench/exactness.sh --p
 mkdir 'a|b' && sed 's/"processor"/"data":"a b'"'"'c\\\\\\"d: 5 train, 2 val","processor"/' "fourth/$(ls fourth | grep -m 1 seed-1)/log.jsonl" >'a|b/log.jsonl'
 check 'quotes and bars in names' says 0 'data | a b'"'"'c\"d: 5 train, 2 val |' scripts/report.py 'a|b'
 check 'a bar is no border' grep -q '^| | a\\|b |$' said
+for kind in additive softmax; do
+    mkdir -p "of/$kind" && sed '1s/"processor"/"options":{"output":"'$kind'","lr":1,"attention":"'$kind'"},&/' 'a|b/log.jsonl' >"of/$kind/log.jsonl"
+done
+check 'options that differ' says 0 '| attention | additive | softmax |' scripts/report.py of/additive of/softmax
+check 'the others' [ "$(grep -cE '^\| (lr|output) ' said)" -eq 1 ]
 check 'a spread takes two seeds' says 2 'a spread takes two' scripts/run_ablation.sh --seeds 1
 check 'words' says 0 '| channels-256 | ' scripts/run_words.sh --quick --output ninth
 check 'time to quality' says 0 '| speedrun | 1000 | 1 | 60 | ' scripts/run_speedrun.sh --quick --output tenth
