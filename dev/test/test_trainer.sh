@@ -247,6 +247,9 @@ ok "the checksum of the parameters is that of the weights, with any threads"
 "$trainer" -e whole/best.safetensors -i bytes --eval val --json --stats 1 >out 2>&1 && ! grep -qv '^{.*}$' out &&
     grep -q '"event":"statistics","tensor":.*"kurtosis":' out
 ok "--eval --json --stats"
+"$trainer" -e whole/best.safetensors -i bytes --eval val --json --eval-positions >out 2>&1 && ! grep -qv '^{.*}$' out &&
+    grep -q '"positions":\[{"from":1,"to":1,' out
+ok "--eval --json --eval-positions"
 "$trainer" -e whole/best.safetensors -i bytes --eval val >out 2>&1
 ok "--eval"
 "$trainer" -e whole/best.safetensors -i bytes --eval val --stats 2 >out 2>&1 && grep -q query_weights out

@@ -22,9 +22,8 @@ void positions_sum(PositionLosses *p, Ranks *ranks) {
 }
 
 void positions_report(const PositionLosses *p, Log *log) {
-    Metadata *rows = NULL;
-    int count = 0;
     JsonWriter *w = log_begin(log);
+    log_line(log, "loss by position in the context"); // nothing with --json
     json_add_string(w, "event", "positions");
     json_open(w, "positions", '[');
     for (int range = 0; range < POSITION_RANGES; range++) {
@@ -32,8 +31,7 @@ void positions_report(const PositionLosses *p, Log *log) {
         const double from = ldexp(1, range), to = ldexp(2, range) - 1,
                      loss = p->losses[range] / p->targets[range];
         char *name = format_string("%.0f to %.0f", from, to);
-        metadata_add(&rows, &count, name,
-                     format_string("loss %.4f, mean of %.0f targets", loss, p->targets[range]));
+        log_line(log, "  %-16s  loss %.4f, mean of %.0f targets", name, loss, p->targets[range]);
         free(name);
         json_begin(w, '{');
         json_add_number(w, "from", from);
@@ -44,6 +42,4 @@ void positions_report(const PositionLosses *p, Log *log) {
     }
     json_end(w, ']');
     log_end(log);
-    log_table("loss by position in the context", rows, count);
-    metadata_free(rows, count);
 }
