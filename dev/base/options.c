@@ -882,10 +882,14 @@ void options_take_json(Options *options, Text text, const char *source) {
     const Json *inner = whole->kind == JSON_OBJECT ? json_find(whole, "options") : NULL;
     const Json *config = inner ? inner : whole;
     if (config->kind != JSON_OBJECT) fail("%s: expected an object of options", source);
-    const bool length = length_given(options);
+    const bool length = length_given(options), log = inner && json_find(whole, "event");
+    const Entry *init = find_entry(options, OPT_INIT);
     for (size_t i = 0; i < config->count; i++) {
         const char *name = config->keys[i];
         if (is_passed_over(options, name)) continue;
+        // A log has what its preset set, and the preset is for a model without weights.
+        if (log && init && init->given && options_find_name(name, strlen(name)) == OPT_PRESET)
+            continue;
         Entry *entry = find_name(options, name, strlen(name));
         if (!entry || entry < options->entries + BUILT_IN) refuse_key(options, source, name);
         if (config->items[i].kind == JSON_NULL || entry->given ||
@@ -893,7 +897,7 @@ void options_take_json(Options *options, Text text, const char *source) {
             continue;
         set_from_json(entry, &config->items[i], source);
     }
-    if (inner && json_find(whole, "event")) take_unsaid(options, inner, source);
+    if (log) take_unsaid(options, inner, source);
     json_free(whole);
 }
 

@@ -75,8 +75,9 @@ void options_parse(Options *options, int argc, char **argv, const char ***operan
 // true. Options given on the command line take precedence. If one of them sets the length of
 // training, the file's options about it are ignored. Also ignored are "output", "resume" and
 // "config", which name a run and not how it was made; "zero" and "ranks-file" of earlier versions;
-// and, if --resume was given, the start of the run: "init" and "average". Exits with code 1 on an
-// invalid name, kind or value.
+// and, if --resume was given, the start of the run: "init" and "average"; and, in a log if --init
+// was given, "preset", whose options the log has. Exits with code 1 on an invalid name, kind or
+// value.
 void options_read_config(Options *options, const char *path);
 
 // The same from a text. `source` names it in messages.

@@ -112,6 +112,9 @@ ok "additive*3+softmax:16: 4 steps, then 4 more, are the same bytes, which write
     grep -q '"attention":"additive\*3+softmax","windows":"2,4,8,global","rescale":2' preset/log.jsonl &&
     grep -q '"positions":"rotary"' preset/config.json && grep -q '"pool":"raw"' preset/config.json
 ok "--preset hybrid"
+"$trainer" -e preset -i bytes -o preset/tuned --config preset/log.jsonl -x 1 --no-test >out 2>&1 &&
+    grep -q '"optimizer":"muon"' preset/tuned/log.jsonl
+ok "-e takes the options of a run with a preset from its log"
 "$trainer" -i bytes -o far --preset long -C 32 -H 2 -b 2 -t 32 -x 2 -v 1 -m 1 -p fp32 >out 2>&1 &&
     grep -q '"windows":"2,global,2,global"' far/log.jsonl &&
     grep -q '"token_shift":0.5,"norm":"rms","activation":"swiglu","intermediate_size":96,"scores":"qknorm"' far/config.json
