@@ -69,7 +69,7 @@ done
 mkdir -p "$out"
 settings="text $(cksum <"$file"), $minutes minutes"
 [ ! -f "$out/settings" ] || [ "$(cat "$out/settings")" = "$settings" ] ||
-    fail "$out/settings: the run next to it has other settings; choose another directory"
+    fail "$out: holds a run of another text or with another -m; choose another directory with -o"
 echo "$settings" >"$out/settings"
 set -- "$file"
 recipe='--preset hybrid'

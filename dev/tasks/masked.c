@@ -26,7 +26,8 @@ static void add_options(Options *options) {
 static void *masked_create(const TaskSetup *setup) {
     if (setup->dataset->mask < 0)
         fail("%s: has no mask token; make the data with ./tokenize --tokenizer bpe --reserve "
-             "mask,padding; of others' models tokenizer_config.json names it (\"mask_token\")",
+             "mask,padding, or name it as \"mask_token\" in a Hugging Face model's "
+             "tokenizer_config.json",
              setup->dataset->name);
     return sequences_create(setup);
 }

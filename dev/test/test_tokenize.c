@@ -176,6 +176,8 @@ static void test_usage(void) {
          "--vocab-size: bytes are always 256"},
         {"-o %s/out --tokenizer byte --model %s/text %s/text",
          "--model is for --tokenizer bpe, spm or word"},
+        {"-o %s/out --model a.vocab %s/text", "--model a.vocab: add --tokenizer word"},
+        {"-o %s/out --model a.model %s/text", "--model a.model: add --tokenizer spm"},
         {"-o %s/out --tokenizer word --binary %s/text", "--binary is for --tokenizer bpe or byte"},
         {"-o %s/out --tokenizer spm --reserve mask %s/text", "--reserve is for --tokenizer bpe"},
         {"-o %s/out --normalise %s/text", "--normalise is for --tokenizer spm"},

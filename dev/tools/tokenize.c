@@ -13,6 +13,7 @@
 #include "memory.h"
 #include "options.h"
 #include "pairs.h"
+#include "path.h"
 #include "streams.h"
 #include "terminal.h"
 #include "text_format.h"
@@ -157,6 +158,10 @@ static void check_options(const Options *options, int operand_count) {
         fail_usage("--vocab-size: bytes are always 256");
     if (!trains && kind == TOKENIZER_BYTE)
         fail_usage("--model is for --tokenizer bpe, spm or word: bytes need none");
+    const char *model = options_text(options, OPT_MODEL);
+    const bool words = model && path_ends_in(model, ".vocab");
+    if (kind == TOKENIZER_BPE && (words || (model && path_ends_in(model, ".model"))))
+        fail_usage("--model %s: add --tokenizer %s", model, words ? "word" : "spm");
     if (options_given(options, OPT_BINARY) && kind != TOKENIZER_BPE && kind != TOKENIZER_BYTE)
         fail_usage("--binary is for --tokenizer bpe or byte");
     if (!trains && options_given(options, OPT_VOCAB_SIZE))
