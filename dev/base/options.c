@@ -659,16 +659,29 @@ static bool in_list(const OptionName *list, OptionName name) {
     return *list != OPT_NONE;
 }
 
+// Appends " --name value" once for each of an entry's values.
+static void append_given(char **text, const Entry *entry) {
+    const Option *row = entry->row;
+    const char *separator = row->kind == OPTION_TEXT && row->choices ? OPTION_AGAIN : "";
+    char *values = copy_string(entry->text);
+    for (char *rest = values, *value; (value = strsep(&rest, separator));) {
+        append_format(text, " --%s", options_name(row->name));
+        if (row->kind == OPTION_FLAG) continue;
+        char *quoted = options_quoted(value);
+        // A separate word that begins with "-" may be taken for an option.
+        append_format(text, "%s%s", *value == '-' ? "=" : " ", quoted);
+        free(quoted);
+    }
+    free(values);
+}
+
 char *options_given_text(const Options *options, OptionScope scope, const OptionName *except) {
     char *text = copy_string("");
     for (int i = BUILT_IN; i < options->count; i++) {
         const Entry *entry = &options->entries[i];
         if (!entry->given || entry->row->scope != scope || in_list(except, entry->row->name))
             continue;
-        char *value =
-            entry->row->kind == OPTION_FLAG ? copy_string("") : options_quoted(entry->text);
-        append_format(&text, " --%s%s%s", options_name(entry->row->name), *value ? " " : "", value);
-        free(value);
+        append_given(&text, entry);
     }
     return text;
 }

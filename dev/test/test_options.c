@@ -457,6 +457,26 @@ static Options *configure(const char *line, const char *text) {
     return o;
 }
 
+static void test_given_text(void) {
+    static const OptionName none[] = {OPT_NONE};
+    static const Option stop = {.name = OPT_STOP,
+                                .kind = OPTION_TEXT,
+                                .value = "TEXT",
+                                .choices = OPTION_AGAIN,
+                                .group = "Text",
+                                .help = "ends"};
+    CommandLine c;
+    split("--stop a --dry --stop=-e --stop _ --stop it's --prompt=--dry --temperature 2", &c);
+    Options *o = create();
+    options_add(o, &stop, 1);
+    options_parse(o, c.argc, c.argv, NULL, NULL);
+    char *text = options_given_text(o, OPTION_RUN, none);
+    CHECK_TEXT(text, " --prompt=--dry --temperature 2 --dry --stop a --stop=-e --stop '' "
+                     "--stop 'it'\\''s'");
+    free(text);
+    options_free(o);
+}
+
 static void test_config(void) {
     static const char all[] =
         "{\"batch\": 3, \"lr\": 1e-3, \"tied\": true, \"schedule\": \"wsd\", \"input\": null,"
@@ -571,6 +591,7 @@ int main(int argc, char **argv) {
         {"contradiction", test_contradiction},
         {"habit", test_habit},
         {"json", test_json},
+        {"the options given, as a command", test_given_text},
         {"config", test_config},
         {"config refused", test_config_refused},
         {"help more", test_help_more},
