@@ -95,11 +95,7 @@ static size_t cut_before(Text text, size_t place) {
     const size_t near = text.size / 40, from = place > near ? place - near : 0;
     size_t cut = place_after(text.data, '\n', from, place);
     if (cut == 0) cut = place_after(text.data, ' ', from, place);
-    if (cut > 0) return cut;
-    cut = place;
-    while (cut > from && ((unsigned char)text.data[cut] & 0xc0) == 0x80)
-        cut--; // inside a character
-    return cut;
+    return cut > 0 ? cut : utf8_complete((Text){text.data, place}); // not inside a character
 }
 
 void text_split(Text text, Text parts[3]) {
