@@ -113,7 +113,7 @@ static char *canonical_number(const Option *row, const char *text) {
     const double value = strtod(text, NULL);
     if (!isfinite(value) || value < row->min || value > row->max) return NULL;
     JsonWriter shortest = {0};
-    json_write_number(&shortest, value);
+    json_write_number(&shortest, value == 0 ? 0 : value); // -0 equals 0
     return shortest.text;
 }
 

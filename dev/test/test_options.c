@@ -141,7 +141,8 @@ static void test_values(void) {
     CHECK_TEXT(options_text(o, OPT_OUTPUT), "=x");
     CHECK_TEXT(options_text(o, OPT_INPUT), "");
     options_free(o);
-    o = parse("--prompt -5 -o - -H 1024 --seed 007");
+    o = parse("--prompt -5 -o - -H 1024 --seed 007 -q -0 --sink -0.0e1");
+    CHECK(!options_changed(o, OPT_FINAL_LR) && !signbit(options_number(o, OPT_SINK)));
     CHECK_TEXT(options_text(o, OPT_PROMPT), "-5");
     CHECK_TEXT(options_text(o, OPT_OUTPUT), "-");
     CHECK(options_integer(o, OPT_HEADS) == 1024);
