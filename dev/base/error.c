@@ -2,6 +2,7 @@
 
 #include "terminal.h"
 #include <stdarg.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <unistd.h>
 
@@ -30,8 +31,11 @@ static void print_line(const char *kind, const char *format, va_list arguments, 
     if (used >= 0 && (size_t)used < sizeof(text))
         snprintf(text + used, sizeof(text) - (size_t)used, "%s", end);
     if (others) others->name(process, sizeof(process));
-    for (char *c = text; *c; c++)
-        if ((unsigned char)*c < 0x20 || *c == 0x7f) *c = '?';
+    for (char *c = text; *c; c++) {
+        const bool c1 = c[0] == '\xc2' && (c[1] & 0xe0) == 0x80; // U+0080 to U+009F
+        if ((unsigned char)*c < 0x20 || *c == 0x7f || c1) *c = '?';
+        if (c1) c[1] = '?';
+    }
     fflush(stdout); // print earlier output first
     if (isatty(STDERR_FILENO)) terminal_clear_line(stderr);
     char line[sizeof(text) + sizeof(process) + 16];

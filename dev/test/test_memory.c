@@ -24,6 +24,7 @@ static void test_errors(void) {
 
 static void test_control_characters(void) {
     CHECK_FAILS(warns, "a\nb\x1b[2J\x7f", 0, "warning: a?b?[2J?\n");
+    CHECK_FAILS(warns, "\xc2\x9b[2J \xc2\x80\xc2\x9f\u00a0", 0, "warning: ??[2J ????\u00a0\n");
     CHECK_FAILS(warns, "h\xc3\xa9", 0, "warning: h\xc3\xa9\n");
 }
 
