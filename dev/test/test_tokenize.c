@@ -405,6 +405,8 @@ static void test_formats(void) {
     for (size_t i = 0; i < sizeof(failing) / sizeof(*failing); i++)
         CHECK_RUN_FAILS(failing[i], 1,
                         "text.gz: is compressed by gzip, expected plain text: zcat ");
+    CHECK_RUN_FAILS("-o %s/a;b --tokenizer byte %s/text.gz", 1, "/a;b' --tokenizer byte -\n");
+    CHECK_RUN_FAILS("-o %s/out --val %s/text.gz --train %s/text", 1, "/text --val -\n");
     CHECK_RUN_FAILS("-o %s/out %s/noise", 1,
                     "noise: is binary, expected plain text; --tokenizer byte --binary takes");
     check_runs("-o %s/out --tokenizer byte --binary --train %s/noise");

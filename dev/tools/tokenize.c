@@ -70,6 +70,7 @@ static const Option rows[] = {
 // clang-format on
 
 typedef struct {
+    const Options *options;
     const char *output;
     char *staging;
     bool prepared;                  // both directories exist
@@ -223,15 +224,20 @@ static FileMap read_stream(Job *job, const char *name, int from) {
     return file_map_descriptor(name, to);
 }
 
-static void refuse_format(const Job *job, const char *name, TextFormat format) {
+// The message has a command that does the same with the converted text. option: the one that names
+// the file, or OPT_NONE.
+static void refuse_format(const Job *job, const char *name, OptionName option, TextFormat format) {
     if (!format.name || job->binary) return;
-    char *reader = format_string("./tokenize -o %s -", job->output);
+    char *others = options_given_text(job->options, OPTION_RUN,
+                                      (const OptionName[]){OPT_OUTPUT, option, OPT_NONE});
+    char *reader = format_string("./tokenize -o %s%s%s%s -", options_quoted(job->output), others,
+                                 option ? " --" : "", options_name(option));
     fail("%s%s", text_format_advice(format, name, reader),
          format.command ? "" : "; --tokenizer byte --binary takes its bytes as they are");
 }
 
 // Maps a file, or the contents of a pipe: "-", or a name that is not a regular file.
-static FileMap map_input(Job *job, const char *name) {
+static FileMap map_input(Job *job, const char *name, OptionName option) {
     struct stat status;
     const bool standard = strcmp(name, "-") == 0;
     FileMap file;
@@ -244,12 +250,12 @@ static FileMap map_input(Job *job, const char *name) {
     } else {
         file = file_map(name);
     }
-    refuse_format(job, file.path, text_format((Text){(const char *)file.data, file.size}));
+    refuse_format(job, file.path, option, text_format((Text){(const char *)file.data, file.size}));
     return file;
 }
 
-static Text map_text(Job *job, SplitName split, const char *name) {
-    job->files[split] = map_input(job, name);
+static Text map_text(Job *job, SplitName split, const char *name, OptionName option) {
+    job->files[split] = map_input(job, name, option);
     job->names[split] = job->files[split].path;
     return (Text){(const char *)job->files[split].data, job->files[split].size};
 }
@@ -257,10 +263,10 @@ static Text map_text(Job *job, SplitName split, const char *name) {
 static void read_texts(Job *job, const Options *options, const char *operand) {
     for (int s = 0; s < SPLIT_COUNT; s++) {
         const char *name = options_text(options, split_options[s]);
-        if (name) job->texts[s] = map_text(job, (SplitName)s, name);
+        if (name) job->texts[s] = map_text(job, (SplitName)s, name, split_options[s]);
     }
     if (!operand) return;
-    text_split(map_text(job, SPLIT_TRAIN, operand), job->texts);
+    text_split(map_text(job, SPLIT_TRAIN, operand, OPT_NONE), job->texts);
     job->names[SPLIT_VAL] = job->names[SPLIT_TEST] = job->names[SPLIT_TRAIN];
 }
 
@@ -272,7 +278,8 @@ static void read_pairs(Job *job, const Options *options) {
         PairSide sides[2];
         if (!options_given(options, pair_options[s][0])) continue;
         for (int side = 0; side < 2; side++) {
-            files[side] = map_input(job, options_text(options, pair_options[s][side]));
+            const OptionName option = pair_options[s][side];
+            files[side] = map_input(job, options_text(options, option), option);
             sides[side] =
                 (PairSide){files[side].path, {(const char *)files[side].data, files[side].size}};
         }
@@ -568,7 +575,7 @@ int main(int argc, char **argv) {
     options_parse(options, argc, argv, &operands, &operand_count);
     check_options(options, operand_count);
 
-    Job job = {.output = options_text(options, OPT_OUTPUT)};
+    Job job = {.options = options, .output = options_text(options, OPT_OUTPUT)};
     job.staging = format_string("%s/" STAGING, job.output);
     job.settings = read_settings(options);
     job.binary = options_flag(options, OPT_BINARY);
