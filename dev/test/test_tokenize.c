@@ -130,7 +130,7 @@ static void test_failure_keeps(void) {
         {"-o %s/out %s", "is a directory"},
         {"-o %s/out --train %s/text --val %s/empty",
          "empty: has no words to make the val split of"},
-        {"-o %s/out --tokenizer spm --model %s/text %s/text", "is not a SentencePiece model"},
+        {"-o %s/out --tokenizer spm --model %s/text %s/text", "text: is not a SentencePiece model"},
         {"-o %s/out --model %s/text %s/text", "text: byte 0: found 'a', expected a value"},
         {"-o %s/out --vocab-size 256 %s/text",
          "--vocab-size 256: the bytes and the special tokens are 257"},

@@ -83,14 +83,25 @@ static void create_words(const TokenizerSettings *settings, const char *director
     free(path);
 }
 
+// Exits with an error that names the file if it is no SentencePiece model that encodes text.
+static void check_model(const char *path) {
+    Sentencepiece *model = sentencepiece_open(path);
+    int32_t *tokens;
+    sentencepiece_encode(model, (Text){"", 0}, false, &tokens);
+    free(tokens);
+    sentencepiece_free(model);
+}
+
 static void create_model(const TokenizerSettings *settings, const char *directory, Text text) {
     char *prefix = format_string("%s/tokenizer", directory),
          *path = format_string("%s.model", prefix);
     const int64_t vocabulary = settings->vocabulary > 0 ? settings->vocabulary : SPM_VOCABULARY;
-    if (settings->model)
+    if (settings->model) {
+        check_model(settings->model); // under the name that the user gave
         copy_file(settings->model, path);
-    else
+    } else {
         sentencepiece_train(text, vocabulary, settings->normalise, prefix);
+    }
     free(prefix);
     free(path);
 }
