@@ -10,6 +10,7 @@
 #include "test.h"
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 
 #define EXPECTED "dev/test/bpe"
 
@@ -397,6 +398,26 @@ static void test_many_added(void) {
     bpe_free(bpe);
 }
 
+// A cut reads only the text near it, and is not inside an added token that continues after that.
+static void test_far_cut(void) {
+    enum { HALF = 1 << 22, FROM = 1 << 20 };
+    Bpe *bpe = bpe_train(&(Text){"", 0}, 1, 300, (const char *[]){"<a b c>"}, 1);
+    char *text = mmap(NULL, 2 * HALF, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (text == MAP_FAILED) abort();
+    memset(text, 'x', HALF);
+    text[FROM + 9] = ' ';
+    mprotect(text + HALF, HALF, PROT_NONE);
+    CHECK(bpe_cut(bpe, (Text){text, 2 * HALF}, FROM) == FROM + 9);
+    mprotect(text + HALF, HALF, PROT_READ | PROT_WRITE);
+    text[FROM + 9] = 'x';
+    for (size_t i = 0; i < 6; i++) // where one look may end
+        memcpy(text + FROM + (1 << 16 << i) - (i + 1), "<a b c>", 7);
+    memcpy(text + HALF, "x y", 3);
+    CHECK(bpe_cut(bpe, (Text){text, 2 * HALF}, FROM) == HALF + 1);
+    munmap(text, 2 * HALF);
+    bpe_free(bpe);
+}
+
 // Files next to a tokenizer define the meaning of its tokens.
 static void test_files_beside(void) {
     Bpe *bpe = open_replaced("\"A\":33,", "\"</s>\":33,");
@@ -519,6 +540,7 @@ int main(int argc, char **argv) {
         {"other tokenizers", test_forms},
         {"a byte without a token", test_missing_byte},
         {"many added tokens", test_many_added},
+        {"cuts of a long text", test_far_cut},
         {"files next to a tokenizer", test_files_beside},
         {"broken files", test_broken_files},
     };

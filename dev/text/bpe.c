@@ -3,6 +3,7 @@
 #include "error.h"
 #include "memory.h"
 #include "nfc.h"
+#include "sizes.h"
 #include <stdlib.h>
 #include <string.h>
 
@@ -178,6 +179,8 @@ void bpe_walk(const Bpe *bpe, Text text, BpeVisit *visit, void *context) {
     walk(&(Walk){bpe, visit, context, NULL}, 0, text);
 }
 
+enum { LOOK_AHEAD = 1 << 16 }; // bytes
+
 typedef struct {
     const Bpe *bpe;
     Text text;
@@ -195,9 +198,17 @@ static bool cut_part(void *context, Text part, int32_t token) {
 }
 
 size_t bpe_cut(const Bpe *bpe, Text text, size_t from) {
-    Cut cut = {bpe, text, from, text.size};
-    bpe_walk(bpe, text, cut_part, &cut);
-    return cut.cut;
+    size_t longest = 0; // added token
+    for (int32_t i = 0; i < bpe->count; i++)
+        if (bpe->flags[i] & BPE_ADDED) longest = larger(longest, bpe->tokens[i].size);
+    // Looks for added tokens in the text up to `end` only: all of it would be read for every cut.
+    for (size_t ahead = LOOK_AHEAD;; ahead *= 2) {
+        const size_t end = from + smaller(ahead, text.size - from);
+        Cut cut = {bpe, {text.data, end}, from, end};
+        bpe_walk(bpe, cut.text, cut_part, &cut);
+        // An added token may continue after the end, and another one may begin in it.
+        if (end == text.size || cut.cut + 2 * longest < end) return cut.cut;
+    }
 }
 
 // ---- one word ---------------------------------------------------------------

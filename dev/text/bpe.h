@@ -83,8 +83,9 @@ int32_t bpe_added(const Bpe *bpe, const char *text);
 typedef bool BpeVisit(void *context, Text part, int32_t token);
 void bpe_walk(const Bpe *bpe, Text text, BpeVisit *visit, void *context);
 
-// Returns the first position at or after `from` (> 0) where a text can be split and each part
-// encoded by itself, or the size of the text if there is none.
+// Returns a position at or after `from` (> 0, at most text.size) where a text can be split and each
+// part encoded by itself, or the size of the text if there is none. Reads no more of the text than
+// it needs for that.
 size_t bpe_cut(const Bpe *bpe, Text text, size_t from);
 
 // Encodes a text into *tokens (new memory) on all threads; returns their number. Exits with an
