@@ -65,11 +65,13 @@ static void test_cut(void) {
     const Text text = text_of("abc def.\n\n ghi\u00e9 jkl");
     CHECK(bpe_words_cut(BPE_GPT2, text, 1, false) == 3);
     CHECK(bpe_words_cut(BPE_GPT2, text, 4, false) == 8);
-    CHECK(bpe_words_cut(BPE_GPT2, text, 9, false) ==
-          text.size); // the space after the accented e is not recognised
+    CHECK(bpe_words_cut(BPE_GPT2, text, 9, false) == text.size - 4);
+    CHECK(bpe_words_cut(BPE_GPT2, text_of("\u4e2d\u3000\n\u3002\n"), 1, false) == 10);
+    CHECK(bpe_words_cut(BPE_GPT2, text_of("\xe3\x80 \x80\x80 x"), 1, false) == 2);
     CHECK(bpe_words_cut(BPE_GPT2, text_of("abc"), 2, false) == 3);
-    CHECK(bpe_words_cut(BPE_GPT2, text, 4, true) == text.size);
-    CHECK(bpe_words_cut(BPE_GPT4, text_of("a.\nb c"), 1, false) == 4);
+    CHECK(bpe_words_cut(BPE_GPT2, text, 4, true) == text.size - 4);
+    CHECK(bpe_words_cut(BPE_GPT4, text_of("a.\nb c"), 1, true) == 4);
+    CHECK(bpe_words_cut(BPE_GPT4, text_of("a.\n\u3000\n\u4e2d"), 1, false) == 7);
 }
 
 // ---- comparison with the library --------------------------------------------

@@ -140,17 +140,6 @@ static bool is_ascii_space(char c) {
     return (unsigned char)c < 0x80 && ascii[(unsigned char)c] == S;
 }
 
-size_t bpe_words_cut(BpePattern pattern, Text text, size_t from, bool space) {
-    space = space || pattern >= BPE_GPT4; // words of these patterns may end in a newline
-    for (size_t i = from; i < text.size; i++)
-        // Both sides must be ASCII: another byte may be the end of a character that is white space.
-        if ((space ? text.data[i] == ' ' : is_ascii_space(text.data[i])) &&
-            (unsigned char)text.data[i - 1] < 0x80 && !is_ascii_space(text.data[i - 1]))
-            return i;
-    return text.size;
-}
-
-// ---- the ends of a text -----------------------------------------------------
 // Returns the start of the last character of a text, which is not empty.
 static size_t last_character(Text text) {
     for (size_t length = 2; length <= 4 && length <= text.size; length++)
@@ -159,6 +148,27 @@ static size_t last_character(Text text) {
     return text.size - 1;
 }
 
+// Returns whether a text, which is not empty, ends in white space.
+static bool ends_in_space(Text text) {
+    size_t length;
+    if ((unsigned char)text.data[text.size - 1] < 0x80)
+        return is_ascii_space(text.data[text.size - 1]);
+    return kind_at(text, last_character(text), &length) == S;
+}
+
+size_t bpe_words_cut(BpePattern pattern, Text text, size_t from, bool space) {
+    const bool lines = pattern >= BPE_GPT4; // words of these patterns may end in line ends
+    for (size_t i = from, length; i < text.size; i++) {
+        if (space || lines ? text.data[i] == ' ' : is_ascii_space(text.data[i])) {
+            if (!ends_in_space((Text){text.data, i})) return i;
+        } else if (lines && !space && is_line_end(text.data[i - 1])) {
+            if (kind_at(text, i, &length) != S) return i;
+        }
+    }
+    return text.size;
+}
+
+// ---- the ends of a text -----------------------------------------------------
 size_t bpe_space_first(Text text) {
     size_t last;
     return run_end(text, 0, S, &last);

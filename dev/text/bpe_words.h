@@ -26,8 +26,9 @@ typedef enum {
 size_t bpe_word(BpePattern pattern, Text text);
 
 // Returns the first position at or after `from` (> 0) where splitting the text does not change its
-// words: at white space (with `space`, and for some patterns, only at ' ') after something else.
-// Returns the size of the text if there is none.
+// words: at ASCII white space (with `space`, and for some patterns, only at ' ') after something
+// else, and for these patterns without `space` also after a line end. Returns the size of the text
+// if there is none.
 size_t bpe_words_cut(BpePattern pattern, Text text, size_t from, bool space);
 
 // Return the bytes of white space at the start of a text, and at its end.
