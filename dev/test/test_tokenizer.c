@@ -190,7 +190,8 @@ static void test_byte(void) {
     CHECK(size == 5 && memcmp(decoded, text, 5) == 0 && decoded[5] == '\0');
     CHECK(tokenizer_vocabulary(tokenizer) == 256);
     CHECK(tokenizer_end(tokenizer) == '\n' && tokenizer_padding(tokenizer) == -1);
-    CHECK(!tokenizer_is_partial(tokenizer, 0xc3)); // a byte token is never partial
+    CHECK(!tokenizer_is_partial(tokenizer, 0xc3));            // a byte token is never partial
+    CHECK(tokenizer_cut(tokenizer, (Text){text, 5}, 1) == 1); // without a newline
     free(tokens);
     free(decoded);
     CHECK(tokenizer_encode(tokenizer, "", 0, 1, &tokens) == 0);

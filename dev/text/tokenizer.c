@@ -326,6 +326,7 @@ size_t tokenizer_encode(const Tokenizer *tokenizer, const char *text, size_t siz
 
 size_t tokenizer_cut(const Tokenizer *tokenizer, Text text, size_t from) {
     if (text.size <= from) return text.size;
+    if (tokenizer->kind == TOKENIZER_BYTE) return from;
     if (tokenizer->bpe) return bpe_cut(tokenizer->bpe, text, from);
     const char *newline = memchr(text.data + from, '\n', text.size - from);
     return newline ? (size_t)(newline - text.data) + 1 : text.size;
