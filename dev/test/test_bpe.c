@@ -459,6 +459,9 @@ static void test_files_beside(void) {
     CHECK_FAILS(open_file, path, 1, "the token \"[P]\" has no number from 0 to");
     test_file("added_tokens.json", "{\"[P]\":5}", 9);
     CHECK_FAILS(open_file, path, 1, "token 5 has two names");
+    config = "{\"tokenizer_class\":\"Qwen2TokenizerFast\"}";
+    test_file("tokenizer_config.json", config, strlen(config));
+    CHECK_FAILS(open_file, path, 1, "give its tokenizer.json instead");
     free(path);
 }
 

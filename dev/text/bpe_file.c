@@ -614,12 +614,22 @@ static void read_first(Bpe *bpe, const Json *config) {
     bpe->before[bpe->before_count++] = token;
 }
 
+// These files do not store the pattern. It is GPT-2's, but not for this class of tokenizers.
+static void refuse_other_pattern(const char *path, const Json *config) {
+    const char *class = config ? json_text(config, "tokenizer_class") : "";
+    if (strncmp(class, "Qwen2Tokenizer", strlen("Qwen2Tokenizer")) == 0)
+        fail("%s: tokenizer_config.json names %s, which splits text into other words than GPT-2: "
+             "give its tokenizer.json instead",
+             path, class);
+}
+
 static Bpe *open_vocab_json(const char *path) {
     char *merges_path = path_beside(path, "merges.txt");
     FileMap merges_file = file_map(merges_path);
     Json *root = json_read_object(path), *added = read_beside(path, "added_tokens.json"),
          *beside[2];
     for (int i = 0; i < 2; i++) beside[i] = read_beside(path, beside_names[i]);
+    refuse_other_pattern(path, beside[1]);
     Reader r = reader_open(path, root->count + (added ? added->count : 0));
     read_vocabulary(&r, root);
     read_specials_beside(&r, added, beside);

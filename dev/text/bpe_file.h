@@ -9,7 +9,8 @@
 // are errors. `vocab.json` and `merges.txt` do not mark special tokens, but added_tokens.json,
 // special_tokens_map.json and tokenizer_config.json next to them do. Of tokens that none of these
 // marks, only "<|endoftext|>" is special, and, if none of these files exists, [PAD] and [MASK],
-// which ./tokenize writes. "add_prefix_space" in tokenizer_config.json applies to either kind of
+// which ./tokenize writes. Their words are GPT-2's, so a tokenizer_config.json that names
+// Qwen2Tokenizer is an error. "add_prefix_space" in tokenizer_config.json applies to either kind of
 // file.
 #ifndef TEXT_BPE_FILE_H
 #define TEXT_BPE_FILE_H
