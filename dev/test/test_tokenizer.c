@@ -732,6 +732,8 @@ static void test_spm_encoding(void) {
          "--user_defined_symbols=<unk>,\u2581x,castle"},
         {"--model_type=unigram", "--byte_fallback=false", "--normalization_rule_name=nfkc",
          "--remove_extra_whitespaces=false"},
+        {"--model_type=unigram", "--byte_fallback=true", "--remove_extra_whitespaces=false",
+         "--user_defined_symbols=\u2581\u2581,et"},
         {"--model_type=unigram", "--byte_fallback=true", "--treat_whitespace_as_suffix=true",
          "--normalization_rule_name=identity"}};
     const Text text = {small_text, strlen(small_text)};

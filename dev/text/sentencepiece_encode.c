@@ -6,6 +6,7 @@
 #include "error.h"
 #include "memory.h"
 #include "sentencepiece.h"
+#include <float.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -21,7 +22,7 @@ typedef struct {
     int32_t *named;     // (named_count) user-defined ones
     size_t sorted_count, named_count, longest; // bytes of the longest piece
     int32_t unknown, bytes[256];
-    float least, greatest; // scores of normal pieces
+    float least, greatest; // scores of normal pieces; `greatest` is at least FLT_MIN
 } Encoder;
 
 // ---- pieces -----------------------------------------------------------------
@@ -62,8 +63,8 @@ static Encoder encoder_create(const Sentencepiece *model) {
                  .sorted = allocate(count, sizeof(NamedPiece), "pieces"),
                  .named = allocate(count, sizeof(int32_t), "pieces"),
                  .unknown = -1,
-                 .least = INFINITY,
-                 .greatest = -INFINITY};
+                 .least = FLT_MAX,
+                 .greatest = FLT_MIN}; // as SentencePiece begins, although scores are negative
     memset(e.bytes, -1, sizeof(e.bytes));
     for (int32_t i = 0; i < model->count; i++) add_piece(&e, i);
     for (size_t i = 0; i < 256; i++)
