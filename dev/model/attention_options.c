@@ -54,11 +54,25 @@ static void parse_windows(AttentionPlan *plans, const char *list, size_t layers,
     if (count != layers) fail("--windows %s: %zu windows for %zu layers", list, count, layers);
 }
 
-void attention_extend(Safetensors *file, int64_t positions) {
-    const char *sizes = safetensors_metadata(file, "window_sizes");
-    const size_t old = (size_t)safetensors_integer(file, "n_positions", 1, 1 << 28);
+// Returns --attention with "global" for each window that spans all `old` positions, allocated.
+static char *extended_attention(const char *text, size_t old) {
+    char *extended = copy_string("");
+    for (const char *p = text; *p;) {
+        const size_t length = strcspn(p, ":,+*");
+        size_t window;
+        const bool spans =
+            p > text && p[-1] == ':' && read_window(p, length, old, &window) && window == 0;
+        append_format(&extended, "%.*s%.1s", spans ? 6 : (int)length, spans ? "global" : p,
+                      p + length);
+        p += length + (p[length] != '\0');
+    }
+    return extended;
+}
+
+// Rewrites the windows that the model describes, one per layer.
+static void extend_sizes(Safetensors *file, const char *sizes, size_t old, int64_t positions) {
     char *windows = copy_string(""), *new_sizes = copy_string("");
-    for (const char *p = sizes ? sizes : ""; *(p += strspn(p, "[], "));) {
+    for (const char *p = sizes; *(p += strspn(p, "[], "));) {
         const size_t length = strcspn(p, "[], "), window = parse_window(p, length, old, sizes);
         const char *comma = *windows ? ", " : "";
         append_format(&new_sizes, "%s%zu", comma, window ? window : (size_t)positions);
@@ -68,13 +82,21 @@ void attention_extend(Safetensors *file, int64_t positions) {
             append_format(&windows, "%sglobal", comma);
         p += length;
     }
-    if (sizes) {
-        metadata_set(&file->metadata, &file->metadata_count, "windows", copy_string(windows));
-        metadata_set(&file->metadata, &file->metadata_count, "window_sizes",
-                     copy_string(new_sizes));
-    }
-    free(windows);
-    free(new_sizes);
+    metadata_set(&file->metadata, &file->metadata_count, "windows", windows);
+    metadata_set(&file->metadata, &file->metadata_count, "window_sizes", new_sizes);
+}
+
+void attention_extend(Safetensors *file, int64_t positions) {
+    const char *sizes = safetensors_metadata(file, "window_sizes"),
+               *attention = safetensors_metadata(file, "attention");
+    const size_t old = (size_t)safetensors_integer(file, "n_positions", 1, 1 << 28);
+    if (attention)
+        metadata_set(&file->metadata, &file->metadata_count, "attention",
+                     extended_attention(attention, old));
+    if (sizes)
+        extend_sizes(file, sizes, old, positions);
+    else if (safetensors_metadata(file, "windows")) // no layer has one that is shorter
+        metadata_set(&file->metadata, &file->metadata_count, "windows", copy_string("global"));
 }
 
 // ---- kinds ------------------------------------------------------------------

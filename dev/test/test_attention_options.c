@@ -18,10 +18,10 @@ static Options *make_options(const char *attention, const char *windows) {
 }
 
 // expected: "additive:4 additive softmax", one word per layer; global windows are omitted.
-static void check(const char *attention, const char *windows, size_t layers, bool causal,
-                  const char *expected) {
+static void check_positions(const char *attention, const char *windows, size_t layers,
+                            size_t positions, bool causal, const char *expected) {
     Options *options = make_options(attention, windows);
-    AttentionPlan *plans = attention_plans(options, layers, 100, causal);
+    AttentionPlan *plans = attention_plans(options, layers, positions, causal);
     char *text = copy_string("");
     for (size_t l = 0; l < layers; l++) {
         append_format(&text, "%s%s", l ? " " : "", attention_types[plans[l].kind].name);
@@ -33,6 +33,11 @@ static void check(const char *attention, const char *windows, size_t layers, boo
     free(text);
     free(plans);
     options_free(options);
+}
+
+static void check(const char *attention, const char *windows, size_t layers, bool causal,
+                  const char *expected) {
+    check_positions(attention, windows, layers, 100, causal, expected);
 }
 
 static void test_layers(void) {
@@ -48,6 +53,36 @@ static void test_layers(void) {
           "additive:7 additive:7 softmax1 additive:7 additive:7 softmax1");
     check("additive:global", "auto", 3, true, "additive additive additive");
     check("softmax,additive", "global", 2, false, "softmax additive");
+}
+
+// A window that spans all of a checkpoint's 100 positions spans all 200 after an extension.
+static void test_extend(void) {
+    static const struct {
+        const char *attention, *windows, *sizes; // sizes "": no layer has a window
+        const char *expected;
+    } all[] = {
+        {"additive", "auto", "[4, 8, 100]", "additive:4 additive:8 additive"},
+        {"additive", "4,100,global", "[4, 100, 100]", "additive:4 additive additive"},
+        {"additive*2+softmax:100", "4,8,global", "[4, 8, 100]", "additive:4 additive:8 softmax"},
+        {"additive:9,softmax:300,softmax:global", "auto", "[9, 100, 100]",
+         "additive:9 softmax softmax"},
+        {"softmax", "100,100,100", "", "softmax softmax softmax"},
+        {"softmax:100", "global", "", "softmax softmax softmax"},
+    };
+    for (size_t i = 0; i < sizeof(all) / sizeof(all[0]); i++) {
+        Safetensors file = {0};
+        metadata_set(&file.metadata, &file.metadata_count, "n_positions", copy_string("100"));
+        metadata_set(&file.metadata, &file.metadata_count, "attention",
+                     copy_string(all[i].attention));
+        metadata_set(&file.metadata, &file.metadata_count, "windows", copy_string(all[i].windows));
+        if (*all[i].sizes)
+            metadata_set(&file.metadata, &file.metadata_count, "window_sizes",
+                         copy_string(all[i].sizes));
+        attention_extend(&file, 200);
+        check_positions(safetensors_metadata(&file, "attention"),
+                        safetensors_metadata(&file, "windows"), 3, 200, true, all[i].expected);
+        metadata_free(file.metadata, file.metadata_count);
+    }
 }
 
 // The numbers that decoding keeps of 1,000 tokens, with 8 channels in 2 heads.
@@ -144,10 +179,8 @@ static void test_refused(void) {
 }
 
 int main(int argc, char **argv) {
-    static const TestCase cases[] = {{"layers", test_layers},
-                                     {"state", test_state},
-                                     {"names", test_names},
-                                     {"implied", test_implied},
-                                     {"refused", test_refused}};
+    static const TestCase cases[] = {{"layers", test_layers},   {"extend", test_extend},
+                                     {"state", test_state},     {"names", test_names},
+                                     {"implied", test_implied}, {"refused", test_refused}};
     return test_main(argc, argv, "attention options", cases, sizeof(cases) / sizeof(cases[0]));
 }
