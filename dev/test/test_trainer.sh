@@ -180,6 +180,9 @@ run patient -x 200 -l 10 -v 2 -m 1 --patience 3 --clip 0 && grep -q 'no better v
 ok "--patience"
 run patient -y -v 2 -m 1 --patience 3 && grep -q 'no better' out && [ "$(grep -c test_loss patient/log.jsonl)" -eq 1 ]
 ok "--patience: an ended run stays ended"
+step=$(last_step patient)
+eval "$(sed -n 's/^  train on  *//p' out) -l 0 -m 1" >out 2>&1 && [ "$(last_step patient)" -eq $((step + 6)) ]
+ok "--patience: the command to train on does so"
 run untested -x 3 -m 1 --no-test && ! grep -q test_loss untested/log.jsonl
 ok "--no-test"
 

@@ -265,16 +265,32 @@ void loop_log_reduction(const Loop *loop) {
     log_end(loop->log);
 }
 
+// Returns the options with which a run that has ended trains on, newly allocated.
+static char *options_to_train_on(const Loop *loop) {
+    const Options *options = loop->run->options;
+    const int64_t steps = options_integer(options, OPT_STEPS),
+                  patience = options_integer(options, OPT_PATIENCE);
+    const bool patient = !loop_out_of_patience(loop);
+    char *text = copy_string("");
+    if (!patient)
+        append_format(&text, "--patience %lld", (long long)(loop->progress.stale + patience));
+    if (!patient && !loop_ended(loop)) return text; // its length is enough
+    append_format(&text, "%s", patient ? "" : " ");
+    if (loop->budget > 0)
+        append_format(&text, "--minutes %g", 2 * loop->budget / 60);
+    else if (steps > 0)
+        append_format(&text, "-x %lld", 2 * (long long)steps);
+    else
+        append_format(&text, "-E %g", 2 * options_number(options, OPT_EPOCHS));
+    return text;
+}
+
 void loop_log_next(const Loop *loop) {
     const Run *run = loop->run;
     const Split *splits = run->dataset->splits;
-    const int64_t steps = options_integer(run->options, OPT_STEPS);
     char *program = options_quoted(run->program), *directory = options_quoted(loop->directory);
     const bool tests = splits[SPLIT_TEST].tokens > 0;
-    char *longer = loop->budget > 0 ? format_string("--minutes %g", 2 * loop->budget / 60)
-                   : steps > 0
-                       ? format_string("-x %lld", 2 * (long long)steps)
-                       : format_string("-E %g", 2 * options_number(run->options, OPT_EPOCHS));
+    char *longer = options_to_train_on(loop);
     log_line(loop->log, "next"); // each command stays on one line
     log_line(loop->log, "  %-10s  %s -e %s %s", run->type->task->use, program, directory,
              run->type->task->used_by);
