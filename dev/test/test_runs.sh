@@ -290,7 +290,9 @@ unchanged "the data of bytes now have" -i bytes
 TRAINER=$trainer && trainer=$(cd "$root" && realpath "${GPT2:-$trainer}")
 [ "$trainer" = "$TRAINER" ] || unchanged "is of a model of type fastformer"
 trainer=$TRAINER
-lose && rm lost/log.jsonl
+lose
+fails 1 "lost: has no checkpoint yet" "$trainer" -o lost -y --eval val
+rm lost/log.jsonl
 fails 1 "lost: holds no run to resume" "$trainer" -o lost -y
 fails 1 "lost: holds best.safetensors of an earlier run" "$trainer" -o lost -y -i mine
 # Killed before the first save, by default at the end of the first epoch; or the disk is full at the

@@ -117,6 +117,7 @@ static Checkpoint find_checkpoint(const Options *options, bool trains, const cha
     const bool resumes = options_flag(options, OPT_RESUME);
     Checkpoint found = {0};
     if (resumes && checkpoint_open_latest(output, &found)) return found;
+    if (resumes && !trains) fail("%s: has no checkpoint yet", output);
     if (trains && output) checkpoint_refuse_used(output, resumes && unsaved);
     if (resumes && !unsaved) warn("%s: no checkpoint to resume, starting a new run", output);
     if (init) found.weights = checkpoint_open_weights(init);
