@@ -216,6 +216,7 @@ run averaged -x 40 -n 10 --keep 9 -k constant -l 1e-2 && rm -rf two && mkdir two
     [ "$(mean averaged)" != "$(mean two)" ]
 ok "--average takes those up to the file that -e names"
 fails 1 "--average 3: averaged holds 2 checkpoints up to that" "$trainer" -i bytes -e averaged/step_00000020.safetensors --average 3 --eval val
+fails 2 "--average: needs -e RUN" "$trainer" -o averaged -y --average 2 --eval val
 fails 1 "averaged/best.safetensors is no step_N.safetensors" "$trainer" -i bytes -e averaged/best.safetensors --average 2 --eval val
 
 # ---- a run that began with averaged weights resumes without averaging

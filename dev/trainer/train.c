@@ -69,8 +69,11 @@ static void check_start(const Options *options, const ModelType *type, const Act
         fail_usage("--json: is for --eval, --prompt and the like; training logs to log.jsonl");
     if (options_number(options, OPT_MINUTES) > 0 && options_integer(options, OPT_STEPS) > 0)
         fail_usage("--minutes and --steps exclude each other: choose one");
-    const bool resumes = options_flag(options, OPT_RESUME);
-    if (options_integer(options, OPT_AVERAGE) > 0 && !options_text(options, OPT_INIT) && !resumes)
+    const bool resumes = options_flag(options, OPT_RESUME),
+               trains = !action && !evaluates && !options_text(options, OPT_PAGE);
+    // A resumed run may repeat the option it began with.
+    if (options_integer(options, OPT_AVERAGE) > 0 && !options_text(options, OPT_INIT) &&
+        !(resumes && trains))
         fail_usage("--average: needs -e RUN, whose checkpoints are averaged");
     if (options_text(options, OPT_INIT)) preset_refuse(options, type->task);
     if (!resumes) return;
