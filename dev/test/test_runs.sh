@@ -272,6 +272,9 @@ lose && "$trainer" -o lost -y -l 1e-3 -x 1 >out 2>&1 && grep -q 'changed  *--lr 
 ok "with another rate, with a message; no moments exist to keep"
 lose && (cd lost && "$trainer" -o . -y >out 2>&1 && cmp step_00000012.safetensors ../whole/step_00000012.safetensors)
 ok "from another directory, too"
+"$trainer" -i recall:copy -o generated -L 1 -C 16 -H 2 -t 32 -x 2 -m 1 -p fp32 --preset published --no-test >out 2>&1 &&
+    rm generated/step_* && (cd mine && "$trainer" -o ../generated -y >../out 2>&1) && saved generated
+ok "with generated sequences, too"
 lose && mkdir moved && mv lost/log.jsonl lost/log.jsonl.before && cp -r mine moved && "$trainer" -o lost -y -i moved/mine >out 2>&1 &&
     without_attempts lost >a && without_attempts whole | cmp - a && cmp lost/best.safetensors whole/best.safetensors
 ok "with data that were moved, by the log that was kept"

@@ -49,6 +49,7 @@ static void resolve_path(Options *options, OptionName name, const char *start) {
     char here[4096];
     const char *path = options_text(options, name);
     if (!path || options_given(options, name) || path[0] == '/' || !*start) return;
+    if (recall_named(path)) return; // no path: the sequences are generated
     if (getcwd(here, sizeof(here)) && strcmp(here, start) == 0) return;
     char *resolved = path_in(start, path);
     options_set(options, name, resolved, options_name(name));
