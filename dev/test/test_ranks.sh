@@ -169,6 +169,16 @@ fi
 # shellcheck disable=SC2016,SC2086
 trouble "error: start of MPI: waited 2 s (--timeout)" -n 2 sh -c '[ "$OMPI_COMM_WORLD_RANK" = 0 ] || exec sleep 50; exec "$@"' sh $a --timeout 2
 mkdir -p here there && cp -r bytes here && cp -r bytes there
+# A run that saved no checkpoint starts again: all ranks read its log, and only rank 0 the rest,
+# which it may replace meanwhile.
+train 1 here/again -x 2 --no-test && rm here/again/step_* && cp -r here/again lost
+again="$one -o again -y -i bytes"
+# shellcheck disable=SC2086
+trouble "error: rank 1 of 2 on $host: again/log.jsonl: cannot be read" -n 1 --wdir here $again : -n 1 --wdir there $again
+cp -r lost there/again && : >there/again/best.safetensors
+# shellcheck disable=SC2086
+timeout 60 mpirun -n 1 --wdir here $again : -n 1 --wdir there $again >out 2>err </dev/null && [ -e here/again/step_00000002.safetensors ]
+ok "two processes start a run again"
 printf '\001\000\001\000\001\000' | dd of=there/bytes/train_000002.bin bs=2 seek=15500 conv=notrunc 2>err
 trouble "error: rank 1 of 2 on $host: bytes: here shard 2 of train with 30000 tokens, id " -n 1 --wdir here $a : -n 1 --wdir there $a
 rm there/bytes/train_000001.bin

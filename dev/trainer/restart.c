@@ -32,6 +32,13 @@ static Json *start_event(const char *path) {
     return found;
 }
 
+// Returns that event of a log that restart_find_log() found on rank 0, perhaps of another machine.
+static Json *read_start_event(const char *path) {
+    Json *event = start_event(path);
+    if (!event) fail("%s: cannot be read, or names no start of a run", path);
+    return event;
+}
+
 char *restart_find_log(const char *directory) {
     static const char *const names[] = {"log.jsonl", KEPT};
     for (size_t i = 0; i < sizeof(names) / sizeof(*names); i++) {
@@ -57,7 +64,7 @@ static void resolve_path(Options *options, OptionName name, const char *start) {
 }
 
 void restart_options(const char *log, Options *options, const ModelType *type) {
-    Json *event = start_event(log);
+    Json *event = read_start_event(log);
     const char *model = json_text(event, "model");
     const size_t length = strlen(type->name);
     if (*model && (strncmp(model, type->name, length) != 0 || model[length] != ','))
@@ -71,7 +78,7 @@ void restart_options(const char *log, Options *options, const ModelType *type) {
 }
 
 void restart_check_data(const char *log, const char *directory, const Dataset *dataset) {
-    Json *event = start_event(log);
+    Json *event = read_start_event(log);
     const char *stored = json_text(event, "data");
     char *sizes = run_data_sizes(dataset), *path = checkpoint_best_path(directory);
     const size_t m = strlen(stored), n = strlen(sizes);

@@ -372,7 +372,8 @@ static void open_task(Job *job) {
     share_check_data(run->ranks, run->dataset);
     if (job->trains && leads && run->state)
         run_data_check_unchanged(options, run->state, run->dataset);
-    if (job->unsaved)
+    // Only rank 0, which renames the log later. The others have the same data.
+    if (job->unsaved && leads)
         restart_check_data(job->unsaved, options_text(options, OPT_OUTPUT), run->dataset);
     if (job->unsaved && leads)
         warn("%s: no checkpoint to resume; the run begins again with the options and data of %s",
