@@ -116,6 +116,11 @@ one="$trainers/train_fastformer"
 "$one" -i bytes -e n1/best.safetensors --eval val --json >one 2>err && run 3 "$one" -i bytes -e n1/best.safetensors --eval val --json &&
     [ "$(grep -o '"val_loss":[0-9.]\{8\}' one)" = "$(grep -o '"val_loss":[0-9.]\{8\}' out)" ] && [ "$(wc -l <out)" -eq 1 ]
 ok "an evaluation is shared out, and printed once"
+cp -r n1 verified && printf U | dd of=verified/best.safetensors bs=1 seek=$(($(wc -c <verified/best.safetensors) - 1)) conv=notrunc 2>/dev/null
+"$one" --verify verified >one 2>err
+run 2 "$one" --verify verified
+[ $? -eq 1 ] && grep -q '^  best.safetensors  *DAMAGED: is damaged' out && cmp out one >>err
+ok "--verify of damaged files says the same"
 if thorough; then
     train 1 stayed -d 256 -x 20 -k constant --no-test && train 1 stayed -y -x 40 &&
         train 2 moved -d 256 -x 20 -k constant --no-test && train 3 moved -y -x 40 && same_losses stayed moved

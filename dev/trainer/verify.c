@@ -101,6 +101,7 @@ static Result run_check(Check *check, const char *path) {
     if (child < 0) fail("%s: cannot be checked: no process", path);
     if (child == 0) {
         dup2(ends[1], STDERR_FILENO);
+        error_set_processes(NULL); // an error ends the child alone, not all ranks
         check(path);
         _exit(0);
     }
