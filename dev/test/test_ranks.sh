@@ -165,6 +165,7 @@ a="$trainer $small -d 256 -x 5 -o trouble"
     cp "$trainer" other && echo >>other
     trouble "error: rank 2 of 3 on $host: all processes must be the same program" -n 2 $a : -n 1 ./other ${a#* }
     trouble "error: rank 0 of 2 on $host: unknown option" -n 2 $a --no-such
+    trouble "error: rank 0 of 2 on $host: --timeout inf: expected a number from 0.1 to 1000000000" -n 2 $a --timeout inf
     trouble "is the work of one process" -n 2 "$trainer" -e n1/best.safetensors --prompt a
 }
 if [ -n "$emulated" ]; then

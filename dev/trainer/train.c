@@ -108,7 +108,8 @@ static int lock_output(const Options *options) {
 static Ranks *join_ranks(int argc, char **argv) {
     const char *limit = options_peek(OPT_TIMEOUT, argc, argv);
     const double timeout = limit ? strtod(limit, NULL) : 0;
-    Ranks *ranks = ranks_open(timeout > 0 ? timeout : 600);
+    const bool valid = timeout > 0 && timeout <= 1e9; // otherwise it is refused later
+    Ranks *ranks = ranks_open(valid ? timeout : 600);
     if (ranks_rank(ranks) > 0) streams_silence();
     threads_use(ranks_cores(ranks));
     return ranks;
