@@ -405,6 +405,9 @@ rm rotten/step_00000006*
 ok "-y: damaged best weights may go"
 rm rotten/best* && "$trainer" -o rotten -y >out 2>&1 && cmp rotten/step_00000006.safetensors verified/step_00000006.safetensors
 ok "a damaged checkpoint is removed, and its run resumed"
+rm rotten/best* && "$trainer" -o rotten -y -x 8 -l 100 >out 2>&1 && grep -q '^{"step":8,"val_loss":.*"best":true' rotten/log.jsonl &&
+    [ -e rotten/best.safetensors ]
+ok "without best weights the best loss begins again"
 cp -r bytes rotten_data && "$trainer" --verify rotten_data >out 2>&1 && grep -q '^  train_000000.bin  *good$' out &&
     damage rotten_data/val_000000.bin && ! "$trainer" --verify rotten_data >out 2>err && [ ! -s err ] &&
     grep -q '^  train_000000.bin  *good$' out && grep -q '^  val_000000.bin  *DAMAGED: ' out

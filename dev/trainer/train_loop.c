@@ -400,7 +400,8 @@ static void resume(Loop *loop) {
         const BestLoss logged = log_best(loop->log, id),
                        saved =
                            checkpoint_best(loop->directory, p->step - p->evaluation_due, id, &step);
-        loop->best = logged.loss < saved.loss ? logged : saved;
+        // Without the file (step -1) the logged loss is of weights that do not exist any more.
+        loop->best = step >= 0 && logged.loss < saved.loss ? logged : saved;
         free(id);
     }
     ranks_broadcast(loop->run->ranks, &loop->best, sizeof(loop->best));
