@@ -334,6 +334,9 @@ ok "a number may be written in another way"
 edited '' clean/best.safetensors >nan.safetensors
 printf '\000\000\300\177' | dd of=nan.safetensors bs=1 seek=$(($(wc -c <nan.safetensors) - 4)) conv=notrunc 2>/dev/null
 fails 1 "proj_logits.bias: element 255 is nan" "$trainer" -i bytes -e nan.safetensors --eval val
+rm -rf far && cp -r clean far && state=far/step_00000030.state.safetensors # its header keeps its length
+edited 's/"sequences":"120","sequences_per_update":"4"/"sequences":"9223372036854775800","other":""/' clean/${state#*/} >$state
+fails 1 'metadata sequences is "9223372036854775800", expected an integer from 0 to 1152921504606846976' "$trainer" -i bytes -o far -y -x 40
 rm -rf nan && cp -r clean nan && state=nan/step_00000030.state.safetensors
 edited '' clean/${state#*/} >$state
 printf '\000\000\200\177' | dd of=$state bs=1 seek=$(($(wc -c <$state) - 4)) conv=notrunc 2>/dev/null

@@ -17,6 +17,9 @@
 #define ID_KEY "checkpoint_id"
 #define BEST_NAME "best.safetensors"
 
+// Bounds of a state's progress, to which a run can add without overflow.
+static const int64_t MOST_STEPS = INT64_C(1) << 50, MOST_SEQUENCES = INT64_C(1) << 60;
+
 // Fills one source per parameter: its name after `prefix`, and its values in `array`.
 static void add_sources(const ParameterTable *table, const char *prefix, const real *array,
                         TensorSource *sources) {
@@ -658,8 +661,8 @@ BestLoss checkpoint_best(const char *directory, int64_t last, const char *valida
 }
 
 void checkpoint_load_state(const Safetensors *file, const Run *run, Progress *progress) {
-    progress->step = safetensors_integer(file, "step", 0, INT64_MAX);
-    progress->sequences = safetensors_integer(file, "sequences", 0, INT64_MAX);
+    progress->step = safetensors_integer(file, "step", 0, MOST_STEPS);
+    progress->sequences = safetensors_integer(file, "sequences", 0, MOST_SEQUENCES);
     progress->skipped = safetensors_integer(file, "skipped", 0, progress->step);
     if (safetensors_metadata(file, "sequences_per_update"))
         progress->sequences_per_update = safetensors_number(file, "sequences_per_update");
