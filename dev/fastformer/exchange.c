@@ -77,6 +77,10 @@ static void read_choices(const Json *config, const char *source, Metadata **rows
         else
             metadata_add(rows, count, row, copy_string(json_string(config, key, source)));
     }
+    if (json_find(config, "intermediate_size")) return;
+    const long long channels = json_integer(config, "hidden_size", 2, 65536, source);
+    metadata_add(rows, count, "intermediate_size", // the class's default, also for SwiGLU
+                 format_string("%lld", 4 * channels));
 }
 
 static void read_config(const Json *config, const char *source, Metadata **rows, int *count) {

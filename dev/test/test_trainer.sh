@@ -123,6 +123,11 @@ mkdir theirs && cp far/config.json theirs && edited 's/"model":"fastformer"/"mod
     "$trainer" -i bytes -e far --eval val -p fp32 2>err | sed 's/  in .*//' >eval.out &&
     "$trainer" -i bytes -e theirs --eval val -p fp32 2>err | sed 's/  in .*//' >out && grep -q '^val loss' out && cmp out eval.out
 ok "--preset long: config.json says what the metadata says"
+run gated -x 2 -m 1 --no-test --ffn swiglu --ffn-size 128 && mkdir gated.theirs && cp gated/config.json gated.theirs &&
+    edited 's/"model":"fastformer"/"modem":"fastformer"/' gated/best.safetensors >gated.theirs/model.safetensors &&
+    "$trainer" -i bytes -e gated --eval val -p fp32 2>err | sed 's/  in .*//' >eval.out &&
+    "$trainer" -i bytes -e gated.theirs --eval val -p fp32 2>err | sed 's/  in .*//' >out && grep -q '^val loss' out && cmp out eval.out
+ok "and so with SwiGLU of 4 C channels, which config.json does not name"
 
 # ---- Muon
 run muon -x 20 --optimizer muon -k constant -n 10 && run halves -x 10 --optimizer muon -k constant -n 10 &&
