@@ -23,7 +23,7 @@ bool evaluate(Run *run, SplitName split, int64_t batches, Evaluation *result) {
         for (int64_t j = 0; j < batch.batch * batch.length; j++)
             sums[TOKENS] += batch.targets[j] >= 0;
         sums[STOPPED] = stop_requested() != 0;
-        if (stop_requested()) break;
+        if (sums[STOPPED] > 0) break; // asked once: a signal may come now
         meter_show(&meter, work[split], (double)(i + 1) / (double)most);
     }
     meter_end(&meter);
