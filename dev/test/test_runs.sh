@@ -259,6 +259,10 @@ head -n 400 text >short
 "$tokenize" -o mine --tokenizer word short >out 2>&1
 "$trainer" -i mine -o whole -L 1 -C 16 -H 2 -t 32 -x 12 -v 4 -m 1 -k constant -p fp32 --no-test >out 2>&1
 ok "a run to lose"
+"$tokenize" -o foreign --vocab-size 300 short >out 2>&1 && cp -r foreign before
+fails 1 "foreign: is a data set, whose tokenizer would be replaced; choose another --output" "$trainer" -o foreign -x 1
+rm foreign/lock && diff -r foreign before >out && rm -r before
+ok "nothing of it is changed"
 lose() { rm -rf lost && cp -r whole lost && rm lost/step_*; }
 without_attempts() { grep -v '"event"' "$1/log.jsonl" | sed -E 's/,"(ms|tokens_per_s|peak_fraction|seconds|val_ms)":[^,}]*//g'; }
 lose && "$trainer" -o lost -y -x 1 -m 1 >out 2>&1 && grep -q 'lost: no checkpoint to resume; the run begins again with .* lost/log.jsonl' out &&

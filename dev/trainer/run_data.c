@@ -136,12 +136,28 @@ char *run_data_in_short(const Dataset *dataset) {
     return text;
 }
 
-void run_data_save_tokenizer(const Dataset *dataset, const char *directory) {
+// Returns whether the tokenizer has files, which belong next to the checkpoints, and these are not
+// those of the data.
+static bool is_saved_to(const Dataset *dataset, const char *directory) {
     char *from = absolute_path(dataset->name), *to = absolute_path(directory);
-    if (dataset->tokenizer && (dataset->embedded || strcmp(from, to) != 0))
-        tokenizer_save(dataset->tokenizer, directory);
+    const TokenizerKind kind = tokenizer_kind(dataset->tokenizer);
+    const bool saved = kind != TOKENIZER_NONE && kind != TOKENIZER_BYTE &&
+                       (dataset->embedded || strcmp(from, to) != 0);
     free(from);
     free(to);
+    return saved;
+}
+
+void run_data_check_output(const Dataset *dataset, const char *directory) {
+    char *meta = path_in(directory, "meta.json");
+    if (is_saved_to(dataset, directory) && file_exists(meta))
+        fail("%s: is a data set, whose tokenizer would be replaced; choose another --output",
+             directory);
+    free(meta);
+}
+
+void run_data_save_tokenizer(const Dataset *dataset, const char *directory) {
+    if (is_saved_to(dataset, directory)) tokenizer_save(dataset->tokenizer, directory);
 }
 
 // ---- opening ----------------------------------------------------------------

@@ -48,6 +48,9 @@ void run_data_check_unchanged(const Options *options, const Safetensors *state,
 // splits are not comparable.
 char *run_data_validation_id(const Dataset *dataset);
 
+// Exits with an error if run_data_save_tokenizer would replace the tokenizer of another data set.
+void run_data_check_output(const Dataset *dataset, const char *directory);
+
 // Saves the tokenizer next to the checkpoints.
 void run_data_save_tokenizer(const Dataset *dataset, const char *directory);
 

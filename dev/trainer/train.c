@@ -426,6 +426,7 @@ static int train(Job *job) {
         // The directory of a resumed run may be a copy with files instead of links, so it is not
         // checked.
         if (!run->state) huggingface_check_output(run, output);
+        if (!run->state) run_data_check_output(run->dataset, output);
         run_data_save_tokenizer(run->dataset, output);
     }
     return train_loop(run);
