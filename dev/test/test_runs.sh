@@ -96,7 +96,7 @@ while kill -0 $child 2>/dev/null && ! grep -qs '^model ' out; do sleep 0.005; do
 kill -TERM $child
 wait $child
 # If the signal came after the first step, a checkpoint exists to resume from.
-[ $? -eq 143 ] && if saved never; then grep -q 'resume with: .* -o never -y --val-every 1000000$' out; else grep -q '^stopped before the first step; nothing was saved$' out; fi
+[ $? -eq 143 ] && if saved never; then grep -q 'resume with: .* -o never -y' out; else grep -q '^stopped before the first step; nothing was saved$' out; fi
 ok "a signal before the first step"
 
 # ---- standard output and input
