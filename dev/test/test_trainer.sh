@@ -287,6 +287,8 @@ fails 2 "--heads" "$trainer" --heads 0
 fails 1 "--heads 3" "$trainer" -i bytes -C 32 -H 3
 fails 2 "--rescale" "$trainer" --rescale 41
 fails 2 "--total-batch" "$trainer" -i bytes -b 2 -t 64 -d 100
+fails 2 "--eval-positions: is for --eval" "$trainer" -e whole --page page.html --eval val --eval-positions
+fails 2 "--json: is for --eval" "$trainer" -e whole --page page.html --eval val --json
 fails 2 "--eval: needs weights: -e PATH" "$trainer" --eval test
 fails 2 "--gpu: train_fastformer trains on the CPU; train_fastformercu (make train_fastformercu) does on a GPU" "$trainer" --gpu
 fails 1 "--heads" "$trainer" -i bytes -o whole -y -H 8

@@ -53,7 +53,8 @@ static void check_meant_options(const Options *options, const TaskType *task) {
 }
 
 static void check_start(const Options *options, const ModelType *type, const Action *action) {
-    const bool evaluates = options_text(options, OPT_EVAL);
+    const bool evaluates = options_text(options, OPT_EVAL),
+               reports = evaluates && !options_text(options, OPT_PAGE);
     if (action && evaluates)
         fail_usage("--%s and --eval exclude each other", options_name(action->option));
     const char *split = evaluates ? options_text(options, OPT_EVAL) : "val";
@@ -61,11 +62,11 @@ static void check_start(const Options *options, const ModelType *type, const Act
         fail_usage(
             "--page: goes with --init, and with --eval val, which measures what the rounding "
             "of its weights costs");
-    if (options_flag(options, OPT_EVAL_POSITIONS) && !evaluates)
+    if (options_flag(options, OPT_EVAL_POSITIONS) && !reports)
         fail_usage("--eval-positions: is for --eval");
     if (options_flag(options, OPT_EVAL_POSITIONS) && !type->token_losses)
         fail_usage("--eval-positions: is for language models, by ./train_fastformer or the like");
-    if (options_flag(options, OPT_JSON) && !action && !evaluates)
+    if (options_flag(options, OPT_JSON) && !action && !reports)
         fail_usage("--json: is for --eval, --prompt and the like; training logs to log.jsonl");
     if (options_number(options, OPT_MINUTES) > 0 && options_integer(options, OPT_STEPS) > 0)
         fail_usage("--minutes and --steps exclude each other: choose one");
