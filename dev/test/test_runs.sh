@@ -269,6 +269,9 @@ lose && "$trainer" -o lost -y -x 1 -m 1 >out 2>&1 && grep -q 'lost: no checkpoin
     cmp lost/best.safetensors whole/best.safetensors && cmp lost/tokenizer.vocab whole/tokenizer.vocab && saved lost &&
     cmp lost/log.jsonl.before whole/log.jsonl && grep -q '"channels":16,' lost/log.jsonl
 ok "-y after the checkpoints were removed keeps the best weights and the log"
+loss=$(sed -n 's/.*"val_loss":\([0-9.]*\),.*"best":true.*/\1/p' whole/log.jsonl | tail -n 1) && [ -n "$loss" ] &&
+    grep -q "\"loss\":$loss,\"rounded_loss\"" lost/run.html
+ok "and the page names their loss"
 "$trainer" -o lost -y -x 12 -m 1 >out 2>&1 && without_attempts lost >a && without_attempts whole | grep -v '"step":1,"val' >b &&
     grep -v '"step":1,"val' a | cmp - b && cmp lost/step_00000012.safetensors whole/step_00000012.safetensors && [ ! -e lost/log.jsonl.before ]
 ok "and ends as the lost run did"

@@ -356,10 +356,19 @@ static void run_pending_evaluation(Loop *loop) {
     profile_lap(loop->run->setup.profile, "checkpoint", PROFILE_BETWEEN, 0);
 }
 
-// Loads the best weights, or keeps the last ones if there was no validation.
-static void load_best(const Loop *loop) {
+// Loads the best weights and takes their loss: those that an interrupted attempt left may be better
+// than all of this one. Keeps the last ones if there was no validation.
+static void load_best(Loop *loop) {
     char *path = loop_leads(loop) ? checkpoint_best_path(loop->directory) : NULL;
-    load_weights(loop, path && isfinite(loop->best.loss) && file_exists(path) ? path : NULL);
+    const bool found = path && isfinite(loop->best.loss) && file_exists(path);
+    if (found) {
+        char *id = run_data_validation_id(loop->run->dataset);
+        int64_t step;
+        loop->best = checkpoint_best(loop->directory, INT64_MAX, id, &step);
+        free(id);
+    }
+    ranks_broadcast(loop->run->ranks, &loop->best, sizeof(loop->best));
+    load_weights(loop, found ? path : NULL);
     free(path);
 }
 
