@@ -264,8 +264,8 @@ TILE_INLINE bool weigh(Stage *stage, const Kept *kept, size_t group, const real 
 }
 
 // Raises `top` to the largest score of each row, and scales the sums and output (QUERIES, columns)
-// down accordingly. Raises it by MARGIN / 2 at least if the sum is large without such a score, so
-// that weigh() returns true the next time.
+// down accordingly. Raises it by MARGIN / 2 at least if the sum is large without such a score, or
+// to the next number if that is more, so that weigh() returns true in the end.
 static void raise_tops(const Block *scores, real *top, TileVector *sum, real *output,
                        size_t columns) {
     const real large = (real)(1ull << MARGIN / 2);
@@ -275,8 +275,8 @@ static void raise_tops(const Block *scores, real *top, TileVector *sum, real *ou
             greatest = tile_max(tile_load(scores->at[row / SQUARE][side] + row % SQUARE * SQUARE),
                                 greatest);
         real raised = tile_greatest_lane(greatest);
-        if (tile_greatest_lane(sum[row]) > large && raised < top[row] + MARGIN / 2)
-            raised = top[row] + MARGIN / 2;
+        if (tile_greatest_lane(sum[row]) > large)
+            raised = fmaxf(raised, nextafterf(top[row] + MARGIN / 2, INFINITY));
         const TileVector shrink = tile_exp2((TileVector){0} + (top[row] - raised), false);
         top[row] = raised;
         sum[row] *= shrink;

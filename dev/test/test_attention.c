@@ -887,9 +887,14 @@ static void test_large_scores(void) {
     }
 }
 
-// Two rows that each see one score 31 (in powers of 2) above all others: the sums of a tile by AMX
-// come within rounding of their limit, 2^32, and exceed it in a later block without such a score.
+// Rows that each see one score, `above` (in powers of 2) larger than all others: the sums of a tile
+// by AMX come within rounding of their limit, 2^32, and exceed it in a later block without such a
+// score. From 2^28 on, scores have steps of 32, so that MARGIN / 2 more is the same number.
 static void test_sums_at_their_limit(void) {
+    static const struct {
+        double score, above;
+        size_t rows;
+    } cases[] = {{0, 31, 2}, {0x1p28, 32, 1}};
     Setting is = PLAIN;
     is.shape = CROSS;
     is.batch = is.heads = 1;
@@ -897,18 +902,25 @@ static void test_sums_at_their_limit(void) {
     is.size = 32;
     is.precision = PRECISION_BFLOAT16;
     enum { LARGEST = 40, FIRST = 30 };
-    Problem p = problem_create(is);
-    const size_t c = p.channels;
-    memset(p.x, 0, p.x_count * sizeof(real));
-    for (size_t t = 0; t < p.keys; t++) memset(p.kv + t * 2 * c, 0, c * sizeof(real));
-    for (size_t t = FIRST; t < FIRST + 2; t++) p.x[t * c] = (real)(sqrt(32) * log(2));
-    p.kv[LARGEST * 2 * c] = 31;
-    Result r = run(&p, false);
-    for (size_t t = FIRST; t < FIRST + 2; t++)
-        for (size_t d = 0; d < c; d++)
-            CHECK_CLOSE(r.y[t * c + d], p.kv[(LARGEST * 2 + 1) * c + d], 2e-2);
-    result_free(&r);
-    problem_free(&p);
+    const double unit = sqrt(32) * log(2); // of queries, which are multiplied by its inverse
+    for (size_t n = 0; n < sizeof(cases) / sizeof(cases[0]); n++) {
+        Problem p = problem_create(is);
+        const size_t c = p.channels, end = FIRST + cases[n].rows;
+        memset(p.x, 0, p.x_count * sizeof(real));
+        for (size_t t = 0; t < p.rows; t++) p.x[t * c + 1] = (real)(unit * sqrt(cases[n].score));
+        for (size_t t = 0; t < p.keys; t++) {
+            memset(p.kv + t * 2 * c, 0, c * sizeof(real));
+            p.kv[t * 2 * c + 1] = (real)sqrt(cases[n].score);
+        }
+        for (size_t t = FIRST; t < end; t++) p.x[t * c] = (real)unit;
+        p.kv[LARGEST * 2 * c] = (real)cases[n].above;
+        Result r = run(&p, false);
+        for (size_t t = FIRST; t < end; t++)
+            for (size_t d = 0; d < c; d++)
+                CHECK_CLOSE(r.y[t * c + d], p.kv[(LARGEST * 2 + 1) * c + d], 2e-2);
+        result_free(&r);
+        problem_free(&p);
+    }
 }
 
 static void test_only_padding(void) {
