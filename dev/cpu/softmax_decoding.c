@@ -58,7 +58,7 @@ static void decode_unit(real *restrict y, const real *restrict q, const Attentio
     for (size_t j0 = begin; j0 <= position; j0 += KEYS) {
         const size_t n = smaller(KEYS, position + 1 - j0);
         size_t offsets[KEYS];
-        real weights[KEYS];
+        _Alignas(64) real weights[KEYS];
         find_rows(offsets, cache, stream, head, heads, j0, n, size);
         const real raised = decode_scores(weights, q, cache->keys, offsets, n, size, top);
         TileVector sums = {0};
