@@ -97,7 +97,8 @@ static void head_norm_backward(real *restrict g, real *restrict x, const QueryKe
         return;
     }
     const HeadNorm n = head_norm(x, s, part, gain); // x is now normal(x) times the scale
-    const real along = n.deviation > 0 ? dot(g, x, D) / (n.scale * (real)(D - 1) * n.deviation) : 0;
+    const real divisor = n.scale * (real)(D - 1) * n.deviation; // also 0 with --rescale 0
+    const real along = divisor > 0 ? dot(g, x, D) / divisor : 0;
     for (size_t d = 0; d < D; d++) g[d] = n.inverse * n.scale * g[d] - x[d] * along;
     const real mean = mean_of(g, D);
     for (size_t d = 0; d < D; d++) g[d] -= mean;

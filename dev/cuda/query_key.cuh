@@ -140,9 +140,9 @@ static __device__ __forceinline__ void head_norm_backward(const Pass<T> &p, Pair
         return;
     }
     const HeadNorm n = head_norm(p, x, part, gain); // x is now normal(x) times the scale
-    const float product = pairs_dot(g, x),
-                along =
-                    n.deviation > 0 ? product / (n.scale * (float)(p.size - 1) * n.deviation) : 0;
+    const float product = pairs_dot(g, x);
+    const float divisor = n.scale * (float)(p.size - 1) * n.deviation; // also 0 with --rescale 0
+    const float along = divisor > 0 ? product / divisor : 0;
     for_pairs(p.size, [&](int i, int half, int) {
         g.at[half][i] = n.inverse * n.scale * g.at[half][i] - x.at[half][i] * along;
     });

@@ -42,6 +42,7 @@ static const char *const blocks[] = {
     "norm=rms norm-eps=1e-4 ffn=swiglu ffn-size=13",
     "positions=rotary kv-heads=1 untied=true",
     "positions=sinusoidal ffn=relu2 scores=rescaled rescale=4",
+    "positions=none scores=rescaled rescale=0",
     "positions=none ffn=relu scores=qknorm attention=softmax1:3",
     "positions=rotary rotary-base=50 attention=cosine kv-heads=1 norm=rms",
     "positions=rotary rotary-part=0.5 kv-heads=1 scores=qknorm attention=additive+softmax",

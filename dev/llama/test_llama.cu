@@ -17,6 +17,7 @@ static const char *const kinds[] = {
     "kv-heads=2 untied=true ffn-size=20",
     "kv-heads=1 scores=qknorm norm-eps=1e-6",
     "scores=rescaled rescale=3 attention=softmax1:5 rotary-base=100 rotary-part=0.5",
+    "scores=rescaled rescale=0",
     "norm=layer positions=sinusoidal ffn=relu2 attention=cosine kv-heads=2",
     "norm=layer positions=none ffn=gelu scores=qknorm token-shift=0.5",
     "norm=layer positions=none attention=cosine,softmax token-shift=0.3",
