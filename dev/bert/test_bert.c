@@ -84,6 +84,10 @@ static void test_targets(void) {
     }
     CHECK_CLOSE(transformer_forward(t.model, &batch), loss, 1e-5 * loss);
     CHECK(transformer_correct(t.model) == correct);
+    // Of a model that has diverged, no prediction is correct.
+    for (size_t i = 0; i < t.table->items[0].size; i++) t.values[i] = (real)NAN;
+    cpu_model_write(t.model, MODEL_VALUES, t.values);
+    CHECK(isnan(transformer_forward(t.model, &batch)) && transformer_correct(t.model) == 0);
     // Without targets, loss and gradients are 0.
     for (size_t i = 0; i < 2 * T; i++) ((int32_t *)batch.targets)[i] = -1;
     CHECK(transformer_train(t.model, &batch, 1) == 0 && transformer_forward(t.model, &batch) == 0);

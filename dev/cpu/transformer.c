@@ -308,8 +308,8 @@ static int64_t count_correct(const Transformer *t, const BlockPass *pass) {
         for (size_t i = 0; i < count; i++) {
             if (targets[i] < 0) continue;
             const real *row = logits + i * V, target = row[targets[i]];
-            size_t better = 0;
-            for (size_t v = 0; v < V; v++) better += row[v] > target;
+            size_t better = 0; // NaN counts as better
+            for (size_t v = 0; v < V; v++) better += !(row[v] <= target);
             correct += better == 0;
         }
     }
