@@ -8,10 +8,14 @@
 #include <stdlib.h>
 #include <string.h>
 
+static void refuse_tf32(const char *name) {
+    if (strcmp(name, "tf32") == 0) fail("--precision tf32: only a GPU has it; use fp32 or bf16");
+}
+
 Precision cpu_precision(const ModelSetup *setup) {
     const char *name = options_text(setup->options, OPT_PRECISION);
     if (setup->float32 || strcmp(name, "fp32") == 0) return PRECISION_FLOAT32;
-    if (strcmp(name, "tf32") == 0) fail("--precision tf32: only a GPU has it; use fp32 or bf16");
+    refuse_tf32(name);
     if (strcmp(name, "auto") == 0)
         return gemm_bf16_is_fast() ? PRECISION_BFLOAT16 : PRECISION_FLOAT32;
     if (!gemm_supports(PRECISION_BFLOAT16))
@@ -22,6 +26,7 @@ Precision cpu_precision(const ModelSetup *setup) {
 }
 
 Precision cpu_decode_precision(const char *name) {
+    refuse_tf32(name);
     const bool bf16 = strcmp(name, "bf16") == 0 ||
                       (strcmp(name, "auto") == 0 && gemm_supports(PRECISION_BFLOAT16));
     return bf16 ? PRECISION_BFLOAT16 : PRECISION_FLOAT32;

@@ -148,6 +148,7 @@ fails 2 "exclude each other" "$trainer" -e bpe --prompt a --prompt-file prompt
 fails 1 "nowhere" "$trainer" -e bpe --prompt-file nowhere
 fails 2 "--beyond" "$trainer" -e bpe --prompt a --beyond slid
 fails 2 "--samples" "$trainer" -e bpe --prompt a --samples 0
+fails 1 "--precision tf32: only a GPU has it" "$trainer" -e bpe --prompt a -p tf32
 fails 1 "the model has 64 positions" "$trainer" -e bpe --prompt-file text --beyond stop
 
 # ---- more positions
