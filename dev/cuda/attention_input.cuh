@@ -8,6 +8,8 @@ extern "C" {
 #include "attention_input.h"
 }
 
+static constexpr size_t LARGEST_HEAD = 256; // channels of a head, in all kernels
+
 struct DeviceAttentionInput {
     Matrix rows[3];              // queries (B, Tq), keys, values (B, Tk): C elements per token
     size_t channels, heads;      // C, H
@@ -70,7 +72,8 @@ static inline DeviceAttentionGradients attention_cross_gradients(Matrix dq, Matr
 // Exits with an error if no kernel supports the shapes or types, which is a bug in the caller.
 static inline void attention_check(const DeviceAttentionInput *in, Matrix y) {
     const size_t size = in->heads ? in->channels / in->heads : 0;
-    if (size == 0 || size > 256 || size * in->heads != in->channels || y.columns != in->channels)
+    if (size == 0 || size > LARGEST_HEAD || size * in->heads != in->channels ||
+        y.columns != in->channels)
         fail("attention: %zu heads of %zu channels, in rows of %zu: expected heads of 1..256 "
              "channels",
              in->heads, in->channels, y.columns);

@@ -12,6 +12,7 @@ namespace attention_step {
 
 static constexpr int PER_LANE = 8; // elements per lane of a head of up to 256
 static constexpr int WARPS = 8;    // share the keys of a unit
+static_assert(PER_LANE * WARP == LARGEST_HEAD, "");
 
 // A head's row: lane l holds elements l, l + 32, ...
 struct HeadRow {

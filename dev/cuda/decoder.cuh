@@ -1,7 +1,7 @@
 // Decoding on the GPU: one token of each text at a time, through the blocks of a forward pass, with
 // separate memory and cached attention state (attention_step.cuh). It uses float32, so that the
 // output is the same as on the CPU. The second token is captured as a graph, which is reused for
-// the rest. If a training run leaves too little GPU memory, the CPU decodes.
+// the rest. If a training run leaves too little GPU memory, or heads are too large, the CPU decodes.
 #ifndef CUDA_DECODER_CUH
 #define CUDA_DECODER_CUH
 
@@ -92,7 +92,7 @@ static inline void *decoder_create(void *model, int streams) {
     g->sums = PartialSums();
     g->graph_count = 0;
     g->arena = DeviceArena();
-    if (!decoder_fits(d)) {
+    if (t->plan.size.head_size > LARGEST_HEAD || !decoder_fits(d)) {
         gpu_update_host((GpuModel *)model);
         d->host = g->host_type->decoder_create(g->host, streams);
         return d;

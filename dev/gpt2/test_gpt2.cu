@@ -103,6 +103,7 @@ static void test_decoding() {
         free(all);
     }
     gpu_check_decoding(pair(), "layers=2 channels=260 heads=2 attention=softmax,additive");
+    gpu_check_decoding(pair(), "layers=1 channels=257 heads=1"); // too large for the GPU
     gpu_check_decoding_without_memory(pair(), SMALL "attention=softmax:5");
 }
 
