@@ -1,13 +1,14 @@
 // Decoding on the GPU: one token of each text at a time, through the blocks of a forward pass, with
 // separate memory and cached attention state (attention_step.cuh). It uses float32, so that the
 // output is the same as on the CPU. The second token is captured as a graph, which is reused for
-// the rest. If a training run leaves too little GPU memory, or heads are too large, the CPU decodes.
+// the rest. If a training run leaves too little GPU memory, or heads are too large, the CPU
+// decodes.
 #ifndef CUDA_DECODER_CUH
 #define CUDA_DECODER_CUH
 
 #include "blocks.cuh"
 
-static constexpr size_t DECODER_ROOM = 32; // initial capacity in tokens; it doubles
+static constexpr size_t DECODER_ROOM = 32; // initial capacity in tokens
 
 struct DeviceDecoder {
     Transformer t;            // the model's parameters, and memory for a token of each text
@@ -37,6 +38,12 @@ static inline void decoder_pass_carve(DeviceDecoder *d) {
             &t->base.arena, t->plan.size.layers * gpu_rows(&t->base) * shifted, "activations");
 }
 
+// Returns the capacity after `room`: twice as much, but first the positions, where most texts end.
+static inline size_t decoder_next_room(const Transformer *t, size_t room) {
+    const size_t positions = t->plan.size.positions, next = room ? 2 * room : DECODER_ROOM;
+    return room < positions && next > positions ? positions : next;
+}
+
 // Grows the memory to `room` tokens of each text, keeping its contents.
 static inline void decoder_grow(DeviceDecoder *d, size_t room) {
     Transformer *t = &d->t;
@@ -64,13 +71,18 @@ static inline void decoder_grow(DeviceDecoder *d, size_t room) {
 }
 
 // Returns whether there is memory for a pass, and for texts as long as the model's positions allow.
+// While it grows, the memory exists twice.
 static inline bool decoder_fits(DeviceDecoder *d) {
     Transformer *t = &d->t;
     size_t available = 0, total = 0;
     CUDA_CHECK(cudaMemGetInfo(&available, &total));
-    t->room = larger(t->plan.size.positions, DECODER_ROOM);
+    size_t before = 0, room = decoder_next_room(t, 0);
+    for (; room < t->plan.size.positions; room = decoder_next_room(t, room)) before = room;
     decoder_pass_carve(d);
+    t->room = room;
     decoder_memory_carve(d);
+    t->room = before;
+    if (before > 0) decoder_memory_carve(d);
     const size_t needed = t->base.arena.used + d->memory.used;
     t->room = 0;
     t->base.arena = d->memory = DeviceArena();
@@ -103,7 +115,7 @@ static inline void *decoder_create(void *model, int streams) {
     decoder_pass_carve(d);
     CUDA_CHECK(cudaMallocHost((void **)&g->on_host, gpu_batch_bytes(gpu_rows(g))));
     if (t->sinusoids || t->angles) upload_positions(t);
-    decoder_grow(d, DECODER_ROOM);
+    decoder_grow(d, decoder_next_room(t, 0));
     return d;
 }
 
@@ -134,7 +146,7 @@ static inline void decoder_decode(void *decoder, const int32_t *tokens, float *l
     }
     if (d->position == t->plan.size.positions)
         fail("decoding: the model has %zu positions, no token can follow", t->plan.size.positions);
-    if (d->count == t->room) decoder_grow(d, 2 * t->room);
+    if (d->count == t->room) decoder_grow(d, decoder_next_room(t, t->room));
     Batch batch = {};
     batch.batch = (int64_t)g->batch;
     batch.length = 1;

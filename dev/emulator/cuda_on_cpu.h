@@ -11,6 +11,7 @@
 #include "cuda_fibers.h"
 #include <algorithm>
 #include <cmath>
+#include <map>
 #include <tuple>
 #include <unistd.h>
 #include <utility>
@@ -414,6 +415,8 @@ static inline const char *cudaGetErrorString(cudaError_t e) {
 
 static constexpr size_t CUDA_MEMORY = (size_t)8 << 30;
 inline size_t cuda_available = CUDA_MEMORY; // reported as free; changed by tests
+inline size_t cuda_used, cuda_most_used;    // allocated bytes; the most so far, changed by tests
+inline std::map<void *, size_t> cuda_sizes; // of the allocations
 
 struct cudaUUID_t {
     char bytes[16];
@@ -630,21 +633,28 @@ typedef enum {
     cudaMemcpyDefault = 4
 } cudaMemcpyKind;
 
-static inline cudaError_t cudaMalloc(void **p, size_t size) {
+static inline cudaError_t cudaMallocHost(void **p, size_t size) {
     *p = size > CUDA_MEMORY ? NULL : aligned_alloc(256, (size + 255) / 256 * 256);
     if (!*p) return cudaErrorMemoryAllocation;
     memset(*p, 0xff, size);
     return cudaSuccess;
 }
-static inline cudaError_t cudaFree(void *p) {
+static inline cudaError_t cudaFreeHost(void *p) {
     free(p);
     return cudaSuccess;
 }
-static inline cudaError_t cudaMallocHost(void **p, size_t size) {
-    return cudaMalloc(p, size);
+static inline cudaError_t cudaMalloc(void **p, size_t size) {
+    const cudaError_t error = cudaMallocHost(p, size);
+    if (error != cudaSuccess) return error;
+    cuda_sizes[*p] = size;
+    cuda_used += size;
+    cuda_most_used = max(cuda_most_used, cuda_used);
+    return cudaSuccess;
 }
-static inline cudaError_t cudaFreeHost(void *p) {
-    return cudaFree(p);
+static inline cudaError_t cudaFree(void *p) {
+    if (p) cuda_used -= cuda_sizes[p];
+    cuda_sizes.erase(p);
+    return cudaFreeHost(p);
 }
 static inline cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t size, cudaMemcpyKind,
                                           cudaStream_t stream) {

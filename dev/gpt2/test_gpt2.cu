@@ -105,6 +105,7 @@ static void test_decoding() {
     gpu_check_decoding(pair(), "layers=2 channels=260 heads=2 attention=softmax,additive");
     gpu_check_decoding(pair(), "layers=1 channels=257 heads=1"); // too large for the GPU
     gpu_check_decoding_without_memory(pair(), SMALL "attention=softmax:5");
+    gpu_check_decoding_memory(pair().gpu, SMALL);
 }
 
 static void test_program() {

@@ -210,6 +210,29 @@ static inline void gpu_check_decoding_without_memory(GpuPair pair, const char *o
 #endif
 }
 
+// A decoder never needs more memory than was free when it was created, for texts as long as the
+// model's positions: with one byte less than it needed, the CPU decodes.
+static inline void gpu_check_decoding_memory(const ModelType *type, const char *options) {
+#ifdef CUDA_ON_CPU
+    enum { POSITIONS = 40 };
+    ModelTest t = gpu_test_create(type, options, "bf16", 1, POSITIONS, 61);
+    for (int round = 0; round < 2; round++) {
+        const size_t before = cuda_most_used = cuda_used;
+        const int32_t token = 5;
+        void *decoder = type->decoder_create(t.model, 1);
+        for (int n = 0; n < POSITIONS; n++) type->decode(decoder, &token, NULL);
+        type->decoder_destroy(decoder);
+        CHECK(cuda_used == before);
+        CHECK(cuda_most_used - before <= cuda_available && (round > 0 || cuda_most_used > before));
+        cuda_available = cuda_most_used - before - 1;
+    }
+    cuda_available = CUDA_MEMORY;
+    model_test_free(&t);
+#else
+    (void)type, (void)options;
+#endif
+}
+
 // ---- statistics -------------------------------------------------------------
 // NaN equals NaN: neither has a value.
 static inline void gpu_compare_number(const Measurement *m, const char *what, double x,
