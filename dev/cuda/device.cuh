@@ -220,6 +220,8 @@ static inline void arena_free(DeviceArena *a) {
 
 // ---- launches ---------------------------------------------------------------
 
+static constexpr unsigned MOST_BLOCKS = 65535; // along y and z; blocks_of() limits x
+
 #ifndef CUDA_ON_CPU
 // Raises the kernel's limit of dynamic shared memory to `shared`, but never lowers it: the limit
 // belongs to the kernel, not to the launch, and a graph that is being captured may contain launches
@@ -244,6 +246,8 @@ static inline void allow_shared(const Device *d, const void *kernel, size_t shar
 template <typename... P, typename... A>
 static inline void launch_kernel(const Device *d, bool early, bool together, void (*kernel)(P...),
                                  dim3 grid, dim3 block, size_t shared, A... arguments) {
+    if (grid.y > MOST_BLOCKS || grid.z > MOST_BLOCKS)
+        fail("a grid of %u x %u x %u blocks is too large; lower --seq-len", grid.x, grid.y, grid.z);
 #ifdef CUDA_ON_CPU
     cuda_launch(d->stream, kernel, grid, block, shared, std::tuple<P...>((P)arguments...), early,
                 together ? d->sms : 0);

@@ -1305,8 +1305,19 @@ static void test_muon(void) {
     device_destroy(&d);
 }
 
+// A sequence of 4,194,304 tokens has more tiles of 64 queries than a grid may have blocks along y.
+static void launch_tiles(void *) {
+    Device d = device_create();
+    launch(&d, device_probe_kernel, dim3(1, blocks_of((size_t)1 << 22, 64)), dim3(1), 0);
+}
+
+static void test_launch(void) {
+    CHECK_FAILS(launch_tiles, NULL, 1, "a grid of 1 x 65536 x 1 blocks is too large");
+}
+
 int main(int argc, char **argv) {
     static const TestCase cases[] = {
+        {"launch", test_launch},
         {"linear", test_linear},
         {"gradients of weights of all layers", test_weight_groups},
         {"linear with GELU", test_linear_gelu},
