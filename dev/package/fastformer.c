@@ -6,6 +6,7 @@
 #include "file.h"
 #include "json.h"
 #include "memory.h"
+#include "options.h"
 #include "streams.h"
 #include <stdio.h>
 #include <stdlib.h>
@@ -94,10 +95,15 @@ static int evaluate_run(int argc, char **argv) {
     return run_on(program_of_run(argv[2]), argc, argv, action);
 }
 
+// Returns whether the command line says what to do with the run.
+static bool names_action(int argc, char **argv) {
+    return options_peek(OPT_PROMPT, argc, argv) || options_peek(OPT_PROMPT_FILE, argc, argv) ||
+           options_peek(OPT_SHOW_ATTENTION, argc, argv);
+}
+
 static int generate_from(int argc, char **argv) {
-    char *const writes[] = {(char[]){"--prompt"}, (char[]){""}, NULL}, *const translates[] = {
-                                                                           (char[]){"--translate"},
-                                                                           NULL};
+    char *const writes[] = {(char[]){"--prompt"}, (char[]){""}, NULL};
+    char *const translates[] = {(char[]){"--translate"}, NULL}, *const nothing[] = {NULL};
     const Program *program = program_of_run(argv[2]);
     if (strcmp(program->name, TRAIN "bert") == 0)
         fail_usage(
@@ -105,7 +111,10 @@ static int generate_from(int argc, char **argv) {
             "guesses masked tokens",
             argv[2], argv[2]);
     const bool translator = strcmp(program->name, TRAIN "translate") == 0;
-    return run_on(program, argc, argv, translator ? translates : writes);
+    return run_on(program, argc, argv,
+                  names_action(argc, argv) ? nothing
+                  : translator             ? translates
+                                           : writes);
 }
 
 // ---- about itself -----------------------------------------------------------

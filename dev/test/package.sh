@@ -193,6 +193,10 @@ if command -v musl-gcc >/dev/null; then
         cp dev/test/texts/shakespeare.txt "$dir/empty/text" && in_empty /fastformer tokenize -o /data --vocab-size 300 /text &&
             in_empty /fastformer gpt2 -i /data -o /gpt2 "${tiny[@]}" && in_empty /fastformer eval /gpt2 -m 1
         ok "tokenizes and trains GPT-2 there"
+        head -n 1 "$dir/empty/text" >"$dir/empty/prompt" && in_empty /fastformer generate /gpt2 --prompt-file /prompt -g 3 &&
+            grep -q 'First Citizen' "$dir/out" && in_empty /fastformer generate /gpt2 --show-attention First &&
+            grep -q '^{"token":' "$dir/out"
+        ok "generates after the text of a file, and shows attention instead"
     else
         skip "an empty root directory: no permission"
     fi
