@@ -387,7 +387,6 @@ void generate(Run *run) {
     const int64_t wanted = options_integer(o, OPT_SAMPLE_TOKENS);
     const bool json = options_flag(o, OPT_JSON), from_input = text && strcmp(text, "-") == 0;
     const bool typed = from_input && isatty(STDIN_FILENO);
-    if (text && path) fail_usage("--prompt and --prompt-file exclude each other");
     if (typed && (count > 1 || json))
         fail_usage("--prompt -: on a terminal one text is written: drop --samples and --json");
     Writer w = writer_create(

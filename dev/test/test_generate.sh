@@ -145,6 +145,7 @@ if command -v script >/dev/null; then
     ok "a terminal gets no control characters"
 fi
 fails 2 "exclude each other" "$trainer" -e bpe --prompt a --prompt-file prompt
+fails 2 "--prompt and --show-attention exclude each other" "$trainer" -e bpe --show-attention a --prompt a
 fails 1 "nowhere" "$trainer" -e bpe --prompt-file nowhere
 fails 2 "--beyond" "$trainer" -e bpe --prompt a --beyond slid
 fails 2 "--samples" "$trainer" -e bpe --prompt a --samples 0

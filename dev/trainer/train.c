@@ -23,9 +23,16 @@
 
 // Returns what the user wants instead of training; NULL: training.
 static const Action *find_action(const Options *options, const TaskType *task) {
-    for (int i = 0; i < task->action_count; i++)
-        if (options_given(options, task->actions[i].option)) return &task->actions[i];
-    return NULL;
+    const Action *found = NULL;
+    for (int i = 0; i < task->action_count; i++) {
+        const Action *action = &task->actions[i];
+        if (!options_given(options, action->option)) continue;
+        if (found)
+            fail_usage("--%s and --%s exclude each other", options_name(found->option),
+                       options_name(action->option));
+        found = action;
+    }
+    return found;
 }
 
 // A user who gives the options of an action but forgets the action does not want to train.
