@@ -108,6 +108,7 @@ struct Session {
     SamplerSettings sampler;
     Random random;
     Reader *reader;  // of a language model; NULL: no text has begun
+    bool blank;      // the next token must begin with the blank that ended the prompt
     real *logits;    // (V) of the next token
     int32_t *tokens; // (count), the first `given` are not drawn
     size_t count, given, read, shown;
@@ -216,6 +217,7 @@ static void append_tokens(Session *session, const int32_t *tokens, size_t count)
 
 static void begin_writing(Session *session, Text text) {
     const Dataset *dataset = session->run.dataset;
+    session->blank = generation_take_blank(dataset, &text);
     int32_t *encoded;
     const size_t count = tokenizer_encode(dataset->tokenizer, text.data, text.size, 0, &encoded);
     size_t before;
@@ -322,6 +324,8 @@ static double read_text(Session *session, size_t i) {
     const double sum = i > 0 ? log_sum(session->logits, V) : (double)NAN;
     if (i == session->count) {
         generation_forbid(&session->generation, session->logits);
+        if (session->blank) generation_keep_blanks(session->run.dataset, session->logits);
+        session->blank = false;
         const int32_t token = sampler_draw(&session->sampler, session->logits, V, &session->random);
         append_tokens(session, &token, 1);
     }

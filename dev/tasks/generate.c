@@ -153,31 +153,11 @@ static void read_tokens(Writer *w, const int32_t *tokens, size_t count) {
     free(same);
 }
 
-// In byte-level BPE a blank belongs to the word after it. A blank at the end of a prompt would be a
-// token that the model has hardly ever seen there.
-static bool ends_with_blank(const Dataset *dataset, Text prompt) {
-    return tokenizer_kind(dataset->tokenizer) == TOKENIZER_BPE && prompt.size > 1 &&
-           prompt.data[prompt.size - 1] == ' ';
-}
-
-// Keeps only tokens that begin with a blank.
-static void keep_blanks(const Writer *w, real *logits) {
-    const Tokenizer *tokenizer = w->run->dataset->tokenizer;
-    for (int32_t token = 0; token < w->run->dataset->vocabulary; token++) {
-        if (tokenizer_is_unused(tokenizer, token)) continue;
-        size_t size;
-        char *text = tokenizer_decode(tokenizer, &token, 1, &size);
-        if (*text != ' ') logits[token] = -(real)INFINITY;
-        free(text);
-    }
-}
-
 // Appends the prompt to the text written so far.
 static void read_prompt(Writer *w, Text prompt) {
     const Dataset *dataset = w->run->dataset;
     const bool first = w->samples[0].text.count == 0;
-    w->blank = ends_with_blank(dataset, prompt);
-    prompt.size -= w->blank;
+    w->blank = generation_take_blank(dataset, &prompt);
     int32_t *tokens;
     const size_t count = tokenizer_encode(dataset->tokenizer, prompt.data, prompt.size, 0, &tokens);
     size_t before = 0;
@@ -213,7 +193,7 @@ static void draw(Writer *w, int s) {
     real *logits = w->logits + (size_t)s * (size_t)V;
     sampler_penalise(logits, sample->seen, V, w->penalty);
     generation_forbid(&w->generation, logits);
-    if (w->blank) keep_blanks(w, logits);
+    if (w->blank) generation_keep_blanks(w->run->dataset, logits);
     w->next[s] = sampler_draw(&w->settings, logits, V, &sample->random);
     sample->seen[w->next[s]] = true;
     sample->written++;

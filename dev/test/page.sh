@@ -48,11 +48,11 @@ for kind in bpe byte word spm; do
     $show "$kind" --text $kind/run.html "$trainer" "$(head -n 2 text)"
 done
 
-# ---- models
+# ---- models, with a prompt that ends with a blank, which the next token must begin with
 while read -r program options; do
     "$program" -i bpe.data -o causal $tiny $options >out 2>&1 </dev/null
     ok "$(basename "$program") $options"
-    in_browser "$(basename "$program") $options" --text causal/run.html "$program" 'The king is'
+    in_browser "$(basename "$program") $options" --text causal/run.html "$program" 'The king is '
     rm -r causal
 done <<END
 $gpt2

@@ -98,6 +98,23 @@ void generation_forbid(const Generation *generation, real *logits) {
         logits[generation->unused.tokens[i]] = -(real)INFINITY;
 }
 
+bool generation_take_blank(const Dataset *dataset, Text *prompt) {
+    const bool blank = tokenizer_kind(dataset->tokenizer) == TOKENIZER_BPE && prompt->size > 1 &&
+                       prompt->data[prompt->size - 1] == ' ';
+    prompt->size -= blank;
+    return blank;
+}
+
+void generation_keep_blanks(const Dataset *dataset, real *logits) {
+    for (int32_t token = 0; token < dataset->vocabulary; token++) {
+        if (tokenizer_is_unused(dataset->tokenizer, token)) continue;
+        size_t size;
+        char *text = tokenizer_decode(dataset->tokenizer, &token, 1, &size);
+        if (*text != ' ') logits[token] = -(real)INFINITY;
+        free(text);
+    }
+}
+
 const int32_t *generation_before(const Dataset *dataset, size_t *count) {
     *count = 1;
     return dataset->end >= 0 ? &dataset->end : tokenizer_before(dataset->tokenizer, count);

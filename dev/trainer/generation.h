@@ -29,6 +29,12 @@ bool generation_ends(const Generation *generation, int32_t token);
 // Changes logits (V) so that no unused token is drawn.
 void generation_forbid(const Generation *generation, real *logits);
 
+// In byte-level BPE a blank belongs to the word after it. A blank at the end of a prompt would be a
+// token that the model has hardly ever seen there. Removes it; returns whether there was one. The
+// next token must then begin with it: generation_keep_blanks() changes logits so that it does.
+bool generation_take_blank(const Dataset *dataset, Text *prompt);
+void generation_keep_blanks(const Dataset *dataset, real *logits);
+
 // Returns the tokens that are read before a text: the end of another text, as in training, or those
 // in the tokenizer's file.
 const int32_t *generation_before(const Dataset *dataset, size_t *count);
