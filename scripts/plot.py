@@ -91,12 +91,12 @@ def save(figure, directory, name, formats=("png", "svg")):
 
 
 def plain(x, _=None):
-    """Returns the label of a tick: 3e-4, 2.5e-3, 0.05, 20, 3,000, 1e6."""
+    """Returns the label of a tick: 3e-4, 6.25e-4, 2.5e-3, 0.05, 20, 3,000, 1e6."""
     if 1000 <= abs(x) < 1e6:
         return f"{x:,.0f}"
     if x == 0 or 1e-2 <= abs(x) < 1e6:
         return f"{x:.6g}"
-    return re.sub(r"(\.0)?e\+?(-?)0*", r"e\2", f"{x:.1e}")
+    return re.sub(r"\.?0*e\+?(-?)0*", r"e\1", f"{x:.3e}")
 
 
 def logarithmic(axis, limits):

@@ -297,6 +297,11 @@ check 'curves are written next to their runs' python3 -B -c 'import sys
 sys.path.insert(0, "scripts")
 import plot
 assert plot.next_to(["held/one"]) == plot.next_to(["held/one/", "held/more/two/log.jsonl"]) == "held"'
+check 'labels of ticks have all digits of a rate' python3 -B -c 'import sys
+sys.path.insert(0, "scripts")
+import plot
+rates = [1e-3, 2.5e-3, 6.25e-4, 1e-10, 0, 0.05, 20, 3000, 1e6, 1.5e10]
+assert [plot.plain(x) for x in rates] == "1e-3 2.5e-3 6.25e-4 1e-10 0 0.05 20 3,000 1e6 1.5e10".split()'
 check 'curves of no run' says 1 'plot.py: nowhere: no such file' python3 -B scripts/plot.py nowhere
 
 # ---- the tables of dev/results are those that their logs make, without data, programs or a build
