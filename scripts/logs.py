@@ -236,6 +236,13 @@ def thin(events, every=THIN_EVERY):
     return kept + [{"event": "thinned", "every": every, **whole}]
 
 
+def evenly_spaced(events):
+    """Returns a log without the steps that thinning kept for their large norms: a mean with them is
+    too large."""
+    every = next((e["every"] for e in events if e.get("event") == "thinned"), 1)
+    return [e for e in events if not is_step(e) or e["step"] % every == 0 or e["step"] == 1]
+
+
 def write(events, file):
     for event in events:
         print(json.dumps(event, separators=(",", ":"), ensure_ascii=False), file=file)

@@ -234,6 +234,8 @@ def curves_of(groups, key, place, smoothed=False, **style):
     x."""
     curves = []
     for colour, (label, runs) in enumerate(groups):
+        if smoothed:
+            runs = map(logs.evenly_spaced, runs)
         points = mean_series(
             [smooth(s) if smoothed else s for run in runs if (s := logs.series(run, key))]
         )

@@ -302,6 +302,13 @@ sys.path.insert(0, "scripts")
 import plot
 rates = [1e-3, 2.5e-3, 6.25e-4, 1e-10, 0, 0.05, 20, 3000, 1e6, 1.5e10]
 assert [plot.plain(x) for x in rates] == "1e-3 2.5e-3 6.25e-4 1e-10 0 0.05 20 3,000 1e6 1.5e10".split()'
+check 'the norm of a thinned log is smoothed as that of the whole one' python3 -B -c 'import sys
+sys.path.insert(0, "scripts")
+import logs, plot
+whole = [{"step": i, "loss": 1, "grad_norm": 9 if i % 50 == 7 else 1} for i in range(1, 5001)]
+curve = [plot.curves_of([("", [log])], "grad_norm", lambda p: p[0], True)[0] for log in (whole, logs.thin(whole))]
+mean = [sum(y for _, y in c["points"]) / len(c["points"]) for c in curve]
+assert 1 <= mean[1] <= mean[0] < 1.2, mean'
 check 'curves of no run' says 1 'plot.py: nowhere: no such file' python3 -B scripts/plot.py nowhere
 
 # ---- the tables of dev/results are those that their logs make, without data, programs or a build
