@@ -6,6 +6,7 @@ import re
 import secrets
 
 import logs
+import plot
 
 PARTS = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "dev", "page")
 POINTS = 1500  # per curve
@@ -32,8 +33,8 @@ def columns_of(steps):
     return columns
 
 
-def run_of(path):
-    """Returns the data of a run that the page shows."""
+def run_of(path, name):
+    """Returns the data of a run that the page shows under a name."""
     log = logs.path_of(path)
     steps, lines = [], []
     for event in logs.read(log):
@@ -43,7 +44,6 @@ def run_of(path):
             steps.append(event)
         elif not event.keys().isdisjoint({"command", "val_loss", "test_loss"}):
             lines.append(event)
-    name = os.path.basename(os.path.dirname(os.path.abspath(log)))
     return {"name": name, "steps": columns_of(steps), "lines": lines}
 
 
@@ -54,7 +54,7 @@ def as_script_data(value):
 
 
 def write(path, runs):
-    data = {"version": "", "samples": [], "runs": [run_of(run) for run in runs]}
+    data = {"version": "", "samples": [], "runs": [run_of(run, plot.name_of(run, runs)) for run in runs]}
     parts = {
         "nonce": secrets.token_hex(16),
         "style": part("page.css"),

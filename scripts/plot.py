@@ -322,8 +322,8 @@ def name_of(run, runs):
     part."""
 
     def short(path):
-        base = os.path.basename(os.path.normpath(path))
-        return base.removesuffix(".jsonl")
+        whole = os.path.abspath(path).removesuffix("/log.jsonl")
+        return os.path.basename(whole).removesuffix(".jsonl")
 
     return short(run) if [short(r) for r in runs].count(short(run)) == 1 else os.path.normpath(run)
 

@@ -309,6 +309,13 @@ whole = [{"step": i, "loss": 1, "grad_norm": 9 if i % 50 == 7 else 1} for i in r
 curve = [plot.curves_of([("", [log])], "grad_norm", lambda p: p[0], True)[0] for log in (whole, logs.thin(whole))]
 mean = [sum(y for _, y in c["points"]) / len(c["points"]) for c in curve]
 assert 1 <= mean[1] <= mean[0] < 1.2, mean'
+names_of() { # RUN...: the names of the runs in a page
+    python3 -B scripts/compare.py --page page.html "$@" && grep -o '"name": "[^"]*"' page.html | cut -d '"' -f 4 | paste -sd' '
+}
+cp -r "$root/dev/page" dev/
+cp held/one/log.jsonl held/seed-1.jsonl && cp held/one/log.jsonl held/seed-2.jsonl
+check 'a page names each of the logs in a directory' [ "$(names_of held/seed-1.jsonl held/seed-2.jsonl)" = 'seed-1 seed-2' ]
+check 'and runs by their directories' [ "$(names_of held/one held/more/two/log.jsonl)" = 'one two' ]
 check 'curves of no run' says 1 'plot.py: nowhere: no such file' python3 -B scripts/plot.py nowhere
 
 # ---- the tables of dev/results are those that their logs make, without data, programs or a build
