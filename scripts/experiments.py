@@ -1525,7 +1525,15 @@ FAIR_BLOCKS = {
     "today": ("--norm rms --ffn swiglu", 3),
 }
 # These have no softmax over all tokens.
-FAIR_LOCAL = ("softmax-local", "softmax-shift-local", "mixed-shift-local")
+FAIR_LOCAL = (
+    "additive",
+    "additive-raw",
+    "softmax-local",
+    "softmax-shift-local",
+    "mixed-shift-local",
+    "3raw-window",
+    "window-3raw",
+)
 FAIR_WINDOWS = "2,4,8"  # better than 4,8,16 for hybrids, and as good for softmax
 FAIR_UPDATES = 1600
 FAIR_RATES = {"adamw": 5e-4, "muon": 2.5e-3}  # the lowest of the rates tried first
@@ -1572,11 +1580,12 @@ def fair_settings(c, data, meta):
 def fair_steps(arm, steps, c):
     """At T 8,192 each arm has the time in which models with one layer of softmax over all tokens
     make `steps` updates: one takes 2.1 to 2.2 times as long with four such layers, 0.65 times
-    without any (dev/results/hybrids, two measurements)."""
+    without any (dev/results/hybrids, two measurements), so 1.4 times with two."""
     if c.arguments.length != 8192:
         return steps
     attention = arm.partition("-in-")[0]
-    return round({"softmax": 0.45, **dict.fromkeys(FAIR_LOCAL, 1.5)}.get(attention, 1) * steps)
+    shares = {"softmax": 0.45, "softmax-all-shift": 0.72, **dict.fromkeys(FAIR_LOCAL, 1.5)}
+    return round(shares.get(attention, 1) * steps)
 
 
 def fair_command(arm, value, c):

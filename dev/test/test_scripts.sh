@@ -276,6 +276,21 @@ assert [e["step"] for e in thin if "loss" in e] == [1, 50, 70, 100, 101, 150, 15
 assert logs.measure(thin)["ms"] == logs.measure(steps)["ms"] == 100
 assert close(logs.measure(thin)["last_loss"], logs.measure(steps)["last_loss"])
 END
+check 'arms of the fair fight with one layer over all tokens, and those alone, make as many updates as given' python3 -B - scripts <<'END'
+import re
+import sys
+import types
+sys.path.insert(0, sys.argv[1])
+from experiments import FAIR_ATTENTION, FAIR_WINDOWS, fair_steps
+
+c = types.SimpleNamespace(arguments=types.SimpleNamespace(length=8192))
+for arm, (_, options, _) in FAIR_ATTENTION.items():
+    kinds = re.search(r"--attention (\S+)", options)[1].replace("*2", "+softmax").replace("additive*3", "additive+additive+additive")
+    windows = re.search(r"--windows (\S+)", options)[1].format(FAIR_WINDOWS).split(",")
+    kinds, windows = (x * 4 if len(x) == 1 else x for x in (kinds.split("+"), windows))
+    wide = sum(k == "softmax" and w == "global" for k, w in zip(kinds, windows))
+    assert fair_steps(f"{arm}-in-today-by-muon", 100, c) == {0: 150, 1: 100, 2: 72, 4: 45}[wide], (arm, wide)
+END
 mkdir diverged && cat >diverged/log.jsonl <<'END'
 {"event":"start","model":"fake, 1000 parameters"}
 {"step":1,"loss":6,"lr":1e-3,"grad_norm":0.5,"ms":10,"tokens_per_s":100,"seconds":0.1}
