@@ -204,7 +204,10 @@ def at_evaluation(c, place, key):
 
 def wikitext2_report(c):
     steps = c.steps_of("wikitext2")
-    sample = c.rows[0]
+
+    def counted(key):  # not in runs.csv
+        return whole(next((row[key] for row in c.rows if row.get(key) is not None), None))
+
     return [
         *arms_table(
             c,
@@ -227,8 +230,8 @@ def wikitext2_report(c):
         "",
         f"{recipe(c, 'wikitext2')}; {machines(c.rows)}.",
         "Perplexities are per token unless it says otherwise: validation (the best) over "
-        f"{sample['val_tokens']} of {c.tokens_of('wikitext2', 'val')} tokens, test over "
-        f"{sample['test_tokens']}. Minutes are those of all updates at the middle one's speed, "
+        f"{counted('val_tokens')} of {c.tokens_of('wikitext2', 'val')} tokens, test over "
+        f"{counted('test_tokens')}. Minutes are those of all updates at the middle one's speed, "
         f"without evaluations; they and tokens/s are of the runs on {main_processor(c)}. Where "
         "there "
         "is more than one seed: mean ± standard deviation.",

@@ -207,6 +207,9 @@ check 'one that cannot be made keeps none from being tried' says 1 'run_claims.s
 : >trained
 check 'options for the trainers' says 0 '| gpt2-softmax | ' scripts/run_wikitext2.sh --epochs 2 --seeds 1 --output fourth -- -t 512
 check 'they have them' [ "$(grep -c ' -v 10 -t 512 -x 20 -S 1 ' trained)" -eq 3 ]
+rm -r fourth/fastformer-global-seed-1
+check 'a report of a run whose log is gone' says 0 '| fastformer-global | - | 1 | ' scripts/run_wikitext2.sh --epochs 2 --seeds 1 \
+    --output fourth --report
 check 'the ablation' says 0 '| fastformer-sink-1 | 2 |' scripts/run_ablation.sh --quick --seeds 2 --jobs 2 --output fifth --keep ablation
 check 'kurtosis of weights and of activations' grep -q '^wikitext2,gpt2-softmax,2,1,0.25,2.5,2$' fifth/layers.csv
 check 'its logs are kept' says 0 '24 runs, of which 24 are finished' scripts/run_ablation.sh --quick --seeds 2 --output sixth --keep ablation
