@@ -306,8 +306,9 @@ class Comparison:
             if not path:
                 complete = False
             elif not self.diverged(run):
-                losses[value] = logs.measure(logs.read(path))["val_loss"]
-        losses = {value: loss for value, loss in losses.items() if loss is not None}
+                row = logs.measure(logs.read(path))
+                if row["val_loss"] is not None and not over(row["last_val_loss"], row["val_loss"]):
+                    losses[value] = row["val_loss"]
         return min(losses, key=losses.get) if losses else None, complete
 
     def planned(self, data, arm, value, seed):
