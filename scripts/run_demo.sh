@@ -67,7 +67,7 @@ for program in tokenize train_fastformer; do
 done
 
 mkdir -p "$out"
-settings="text $(cksum <"$file"), $minutes minutes"
+settings="text $(cksum <"$file"), $minutes minutes${nanogpt:+, as nanoGPT}"
 [ ! -f "$out/settings" ] || [ "$(cat "$out/settings")" = "$settings" ] ||
     fail "$out: holds a run of another text or with another -m; choose another directory with -o"
 echo "$settings" >"$out/settings"

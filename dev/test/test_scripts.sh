@@ -247,6 +247,13 @@ check 'its warmup' [ "$(grep -c ' --norm pre -u 1 ' trained)" -eq 1 ]
 check 'a report of it scores nothing' says 0 ' | 33.25 | ' scripts/run_translation.sh --updates 30 --output translation --seeds 1 --report
 check 'one arm of it' says 0 '1 runs, of which 0 are finished' translation --one --output translation-one
 
+# ---- the demo
+cp "$root/data/common.sh" data/ && mkdir -p demo/run play && yes 'To be, or not to be' | head -n 2000 >play/input.txt
+demo() { TINYSHAKESPEARE_DIR=$directory/play scripts/run_demo.sh -m 3 -o demo "$@"; }
+check 'the demo' demo
+check 'it resumes' demo
+check "with nanoGPT's split it is another run" says 1 'the run next to it has other settings' demo -n
+
 # ---- data of another tokenizer
 meta wikitext2 bpe -1
 check 'data of another tokenizer' says 1 'run_lengths.sh: data/wikitext2: its tokenizer is bpe, expected spm; move data/wikitext2 away, and' \
