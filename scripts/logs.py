@@ -377,6 +377,8 @@ def main():
         sys.exit("usage: scripts/logs.py RUN/log.jsonl [EVERY] >THIN.jsonl")
     try:
         every = int(sys.argv[2]) if len(sys.argv) == 3 else THIN_EVERY
+        if every < 1:
+            raise Error(f"{sys.argv[2]}: expected a number of steps above 0")
         write(thin(read(path_of(sys.argv[1])), every), sys.stdout)
     except (Error, ValueError) as error:
         sys.exit(f"logs.py: {error}")

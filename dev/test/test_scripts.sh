@@ -318,6 +318,8 @@ END
 check 'an infinite perplexity' says 0 '| best validation perplexity per token | inf |' scripts/report.py diverged
 check 'one that is not known is no number' sh -c '! grep "^| test" said'
 
+check 'thinned to no step' says 1 'logs.py: 0: expected' python3 -B scripts/logs.py diverged 0
+
 # ---- curves
 if python3 -c 'import matplotlib' 2>/dev/null; then
     check 'curves of runs' says 0 curves/loss_by_time.svg python3 -B scripts/plot.py -o curves 'a|b' "$root/dev/results/demo"
