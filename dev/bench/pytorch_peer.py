@@ -111,11 +111,12 @@ def gpu():
 # ---- lower bounds of a step's cost -----------------------------------------------------------------------------------
 
 
-def flops_per_token(model, c):
+def flops_per_token(model, c, window=0):
     """Returns the FLOP per token in matrix products: 2 per multiply-add, once forward and twice
     backward, as the trainers count."""
     C, T = c["C"], c["T"]
-    layer = 11 * C * C if model == "fastformer" else 12 * C * C + C * T
+    keys = min(window or T, T / 2)
+    layer = 11 * C * C if model == "fastformer" else 12 * C * C + 2 * C * keys
     return 6 * (c["L"] * layer + c["V"] * C)
 
 
@@ -302,14 +303,14 @@ def measure(sizes, settings):
 # ---- the report ------------------------------------------------------------------------------------------------------
 
 
-def complete(row, ours, model, c, where):
+def complete(row, ours, model, c, where, window=0):
     """Adds to a row the values that follow from its time and from ours (None: unknown)."""
     if "ms" not in row:
         return
     row["tokens_per_s"] = c["B"] * c["T"] / row["ms"] * 1e3
     row["times_ours"] = row["ms"] / ours if ours else None
     if where:
-        flops = flops_per_token(model, c) * row["tokens_per_s"]
+        flops = flops_per_token(model, c, window) * row["tokens_per_s"]
         row["share_of_peak"] = flops / where["peak_flops"]
         row["share_of_bandwidth"] = bytes_per_step(model, c) / row["ms"] * 1e3 / where["peak_bandwidth"]
 
@@ -318,10 +319,14 @@ def share(row, key):
     return f"{100 * row[key]:.1f} %" if key in row else "-"
 
 
-def markdown_head(model, sizes, dropout):
+def markdown_head(model, sizes, dropout, window=0, options=""):
     title = ", ".join(f"{key} {value}" for key, value in sizes.items())
     if dropout != bench.DROPOUT:
         title += f", dropout {dropout:g}"
+    if window:
+        title += f", window {window}"
+    if options:
+        title += f", {options}"
     return (
         f"### {model}: {title}\n\n"
         "| | ms/step | tokens/s | of bf16 peak | of memory bandwidth | times ours |\n|---|---|---|---|---|---|"
@@ -407,11 +412,12 @@ def main():
     results = []
     for sizes in settings.sizes:
         rows = []
-        results.append({"model": settings.model, "config": sizes, "dropout": settings.dropout, "results": rows})
-        print(markdown_head(settings.model, sizes, settings.dropout), flush=True)
+        about = {key: getattr(settings, key) for key in ("dropout", "window", "options")}
+        results.append({"model": settings.model, "config": sizes, **about, "results": rows})
+        print(markdown_head(settings.model, sizes, **about), flush=True)
         for row in measure(sizes, settings):
             rows.append(row)
-            complete(row, rows[0].get("ms"), settings.model, sizes, where)
+            complete(row, rows[0].get("ms"), settings.model, sizes, where, settings.window)
             print(markdown_row(row), flush=True)
             write_json(settings.json, results)
         print()

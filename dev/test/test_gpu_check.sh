@@ -73,5 +73,20 @@ check 'nothing fails without a GPU' [ $? -eq 0 ]
 check 'why' says without.txt 'there is no GPU (nvidia-smi finds none)'
 scripts/gpu_check.sh -t soon >/dev/null 2>&1
 check 'usage' [ $? -eq 2 ]
+window_counts() { # without PyTorch
+    python3 -B -c 'import sys, types
+sys.path.insert(0, "dev/bench")
+sys.modules.update({name: types.ModuleType(name) for name in ("torch", "pytorch_models")})
+import pytorch_peer as peer
+sizes = {"B": 1, "T": 65536, "C": 128, "H": 4, "L": 6, "V": 32000}
+layers = (12 * 128 ** 2, 2 * 128 * 256, 2 * 128 * 32768)
+row = {"contender": "ours", "ms": 1000}
+peer.bytes_per_step = lambda *_: 0
+peer.complete(row, 1000, "gpt2", sizes, {"peak_flops": 1, "peak_bandwidth": 1}, 256)
+assert row["share_of_peak"] == 65536 * 6 * (6 * (layers[0] + layers[1]) + 32000 * 128), row
+assert peer.flops_per_token("gpt2", sizes) == 6 * (6 * (layers[0] + layers[2]) + 32000 * 128)
+assert ", window 256, --x\n" in peer.markdown_head("gpt2", sizes, 0.1, 256, "--x")'
+}
+! command -v python3 >/dev/null || check 'a window counts as such' window_counts
 
 finish
