@@ -24,18 +24,30 @@ static const Option rows[] = {
 
 enum { WARM_UP = 50 }; // tokens before those that are measured
 
+// Returns the bytes of the weights that are read per token: all except embeddings, of which one row
+// is read. Queries, keys and values of exact kinds of attention are never bf16.
+static double bytes_of(const Transformer *f, bool bf16) {
+    const TransformerPlan *plan = &f->plan;
+    const EmbeddingPlan *embedding = &plan->stacks[0].embedding;
+    const size_t C = plan->size.channels;
+    size_t other = f->model.state.table.total, exact = 0;
+    if (embedding->position != NO_PARAMETER) other -= plan->size.positions * C;
+    if (plan->untied) other -= plan->size.vocabulary * C;
+    for (size_t l = 0; l < plan->size.layers; l++) {
+        const AttentionPlan *a = &plan->layers[l].attention;
+        if (attention_types[a->kind].exact) exact += a->qkv.shape.outputs * a->qkv.shape.inputs;
+    }
+    other -= exact;
+    return (double)(exact * sizeof(real) + other * (bf16 ? sizeof(uint16_t) : sizeof(real)));
+}
+
 static void report(const Transformer *f, size_t at, size_t streams, double *seconds,
                    size_t tokens) {
     const ModelSizes *size = &f->plan.size;
     double all = 0;
     for (size_t i = 0; i < tokens; i++) all += seconds[i];
-    // All parameters except the position embeddings, of which one row is read. The weights for
-    // queries, keys and values are never bf16.
     const bool bf16 = f->model.decoding == PRECISION_BFLOAT16;
-    const size_t exact = 3 * size->layers * size->channels * size->channels,
-                 other = f->model.state.table.total - size->positions * size->channels - exact;
-    const double bytes =
-        (double)(exact * sizeof(real) + other * (bf16 ? sizeof(uint16_t) : sizeof(real)));
+    const double bytes = bytes_of(f, bf16);
     const double same_size = bench_read_bandwidth((size_t)bytes),
                  memory = bench_read_bandwidth((size_t)1 << 29);
     const double mean = all / (double)tokens, median = bench_median(seconds, tokens);
