@@ -54,6 +54,7 @@ static size_t complete(const GrowingText *g, size_t size) {
 }
 
 void growing_text_add(GrowingText *g, const int32_t *tokens, size_t count) {
+    g->stopped = false;
     for (size_t i = 0; i < count; i++) {
         g->tokens = grow_list(g->tokens, g->count, sizeof(int32_t), "a text");
         g->tokens[g->count++] = tokens[i];

@@ -27,7 +27,7 @@ void growing_text_free(GrowingText *g);
 // Ends the prompt.
 void growing_text_begin(GrowingText *g);
 
-// Appends tokens of the tokenizer's vocabulary. Do not call it after a stop.
+// Appends tokens of the tokenizer's vocabulary. After a stop only a prompt may follow.
 void growing_text_add(GrowingText *g, const int32_t *tokens, size_t count);
 
 // Ends the text: bytes held back as the beginning of a stop may now be shown. A partial character

@@ -137,6 +137,12 @@ if command -v script >/dev/null; then
     printf 'The king\nThe queen\n' | script -qec "$trainer -e bpe -S 7 --prompt - -g 5" /dev/null >out 2>&1 &&
         [ "$(grep -c '^> ' out)" -ge 2 ]
     ok "a terminal: one types on"
+    if command -v spm_train >/dev/null; then # the last pieces of what one types are bytes
+        "$tokenize" -o pieces --tokenizer spm --vocab-size 400 text >out 2>&1 && train spm -i pieces -x 1 -m 1 &&
+            printf 'The king\nQQQe\360\237\230\200\n' | script -qec "$trainer -e spm -S 7 --prompt - -g 300 --stop e --stop t" /dev/null >out 2>&1 &&
+            [ "$(grep -c 'stop came up' out)" -eq 2 ] && [ "$(grep -c QQQ out)" -eq 1 ]
+        ok "a terminal: after a stop one may type it"
+    fi
     odd="-e byte -S 3 --prompt a -g 300 --temperature 3 --top-p 1"
     controls() { tr -d '\n\t\r' | LC_ALL=C tr -dc '\000-\037\177' | wc -c; }
     # shellcheck disable=SC2086
