@@ -351,6 +351,15 @@ int64_t split_paddings(const Split *split) {
     return count;
 }
 
+void dataset_check_targets(const Dataset *dataset) {
+    for (int s = 0; s < SPLIT_COUNT; s++) {
+        const Split *split = &dataset->splits[s];
+        if (split->tokens > 0 && split_paddings(split) == split->tokens)
+            fail("%s: its %s split is nothing but padding (token %d)", dataset->name, split->name,
+                 dataset->padding);
+    }
+}
+
 char *split_checksums(const Split *split) {
     char *text = copy_string("");
     for (int i = 0; i < split->shard_count; i++)

@@ -53,6 +53,10 @@ Dataset *dataset_open(const char *directory);
 // shard's checksum and padding count. Covers every shard whose number, counted over all splits, is
 // `part` modulo `parts`. Exits with an error if a checksum differs from that in meta.json.
 void dataset_check(const Dataset *dataset, int part, int parts);
+
+// Exits with an error if all tokens of a split are padding, so that none is a target. After
+// dataset_check() of all parts.
+void dataset_check_targets(const Dataset *dataset);
 void dataset_close(Dataset *dataset);
 
 // Returns a data set without splits that has the special tokens of `tokenizer`, which it then owns.

@@ -586,6 +586,24 @@ static void test_lone_token(void) {
     CHECK(strstr(errors, "its val split is a single token, too few to predict one"));
 }
 
+static void check_targets(void *unused) {
+    (void)unused;
+    Dataset *dataset = dataset_open(test_directory());
+    dataset_check(dataset, 0, 1);
+    dataset_check_targets(dataset);
+}
+
+static void test_padding_alone(void) {
+    char errors[1024];
+    make_shard("train_0.bin", 20240520, 1, 0, 8);
+    make_shard("val_0.bin", 20240520, 1, 0, 1); // token 0
+    make_text("meta.json", "{\"tokenizer\": \"none\", \"vocab_size\": 50, \"pad\": 0, \"end\": 1}");
+    CHECK(test_child(check_targets, NULL, errors, sizeof(errors)) == 1);
+    CHECK(strstr(errors, "its val split is nothing but padding (token 0)"));
+    make_shard("val_0.bin", 20240520, 1, 0, 2);
+    CHECK(test_child(check_targets, NULL, errors, sizeof(errors)) == 0);
+}
+
 int main(int argc, char **argv) {
     const TestCase cases[] = {
         {"shards", test_shards},
@@ -604,6 +622,7 @@ int main(int argc, char **argv) {
         {"shuffling is uniform", test_shuffle_uniform},
         {"split too short", test_too_short},
         {"split of one token", test_lone_token},
+        {"split of padding", test_padding_alone},
         {"evaluation order", test_blocks},
         {"writing shards", test_writer},
     };

@@ -104,6 +104,7 @@ void share_check_data(Ranks *ranks, const Dataset *dataset) {
     dataset_check(dataset, ranks_rank(ranks), ranks_size(ranks));
     ranks_vote(ranks, 0); // no rank continues before all have checked
     share_findings(ranks, dataset);
+    dataset_check_targets(dataset);
 }
 
 char *share_text(Ranks *ranks, const char *text) {
