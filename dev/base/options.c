@@ -332,6 +332,8 @@ static _Noreturn void refuse_name(const Options *options, const char *prefix, co
     for (int i = 0; i < options->count; i++)
         nearest_consider(&nearest, options_name(options->entries[i].row->name));
     if (*nearest.name) fail_usage("%s %s%s; did you mean --%s?", what, prefix, word, nearest.name);
+    if (!*prefix && *word && *word != '-' && find_entry(options, OPT_INPUT))
+        fail_usage("%s %s; did you mean --%s %s?", what, word, options_name(OPT_INPUT), word);
     fail_usage("%s %s%s; --help lists the options", what, prefix, word);
 }
 

@@ -120,7 +120,8 @@ function ticks(low, high, log, count) {
   }
   const rough = (high - low) / count || 1, power = 10 ** Math.floor(Math.log10(rough));
   const step = [1, 2, 5, 10].map(m => m * power).find(s => s >= rough);
-  for (let i = Math.ceil(low / step); i * step <= high; i++) found.push(i * step);
+  // The limit ends the loop where i is too large for i + 1 to differ.
+  for (let i = Math.ceil(low / step); i * step <= high && found.length < 50; i++) found.push(i * step);
   return found;
 }
 

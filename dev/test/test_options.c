@@ -171,7 +171,7 @@ static void test_unknown(void) {
     check_refused("---batch 3", "unknown option ---batch; did you mean --batch?");
     check_refused("_", "unexpected argument ;");
     check_refused("resume", "unexpected argument resume; did you mean --resume?");
-    check_refused("-y data", "unexpected argument data; --help lists the options");
+    check_refused("-y data", "unexpected argument data; did you mean --input data?");
 }
 
 static void long_word_body(void *argument) {

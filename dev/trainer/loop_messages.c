@@ -7,6 +7,7 @@
 #include "run_data.h"
 #include "run_page.h"
 #include "settings.h"
+#include <inttypes.h>
 #include <math.h>
 #include <signal.h>
 #include <stdlib.h>
@@ -269,13 +270,13 @@ void loop_log_reduction(const Loop *loop) {
 static char *options_to_train_on(const Loop *loop) {
     const Options *options = loop->run->options;
     const int64_t steps = options_integer(options, OPT_STEPS),
-                  patience = options_integer(options, OPT_PATIENCE);
-    const bool patient = !loop_out_of_patience(loop);
+                  patience = loop->progress.stale + options_integer(options, OPT_PATIENCE);
     char *text = copy_string("");
-    if (!patient)
-        append_format(&text, "--patience %lld", (long long)(loop->progress.stale + patience));
-    if (!patient && !loop_ended(loop)) return text; // its length is enough
-    append_format(&text, "%s", patient ? "" : " ");
+    if (loop_out_of_patience(loop)) {
+        append_format(&text, "--patience %" PRId64, patience);
+        if (!loop_ended(loop)) return text; // its length is enough
+        append_format(&text, " ");
+    }
     if (loop->budget > 0)
         append_format(&text, "--minutes %g", 2 * loop->budget / 60);
     else if (steps > 0)
