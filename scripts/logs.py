@@ -10,6 +10,7 @@ largest gradient norm, all that is not a step, and a last line with what only th
 import json
 import math
 import os
+import re
 import statistics
 import sys
 
@@ -246,6 +247,41 @@ def evenly_spaced(events):
 def write(events, file):
     for event in events:
         print(json.dumps(event, separators=(",", ":"), ensure_ascii=False), file=file)
+
+
+# ---- several runs
+
+
+def options_of(events):
+    return start_of(events).get("options", {})
+
+
+def by_seed(runs):
+    """Groups runs, (name, log) each, that differ in nothing but their seed and their paths. Returns
+    a list of (common part of the names, logs)."""
+    groups = {}
+    for name, events in runs:
+        start = start_of(events)
+        options = {
+            key: value
+            for key, value in options_of(events).items()
+            if key not in ("seed", "output", "resume", "config")
+        }
+        # Logs of earlier versions have no options, and nothing is known to be equal.
+        key = json.dumps([start.get("model"), start.get("data"), options or name], sort_keys=True)
+        groups.setdefault(key, []).append((name, events))
+    return [
+        (common_name([name for name, _ in group]), [events for _, events in group])
+        for group in groups.values()
+    ]
+
+
+def common_name(names):
+    """Returns what names have in common, such as "softmax" of softmax-1 and softmax-2."""
+    if len(names) == 1:
+        return names[0]
+    words = os.path.commonprefix([re.split(r"([-_./ ])", name) for name in names])
+    return re.sub(r"([-_./ ]seed)?[-_./ ]*$", "", "".join(words)) or names[0]
 
 
 # ---- statistics

@@ -4,8 +4,9 @@ where the log has them, norm of the gradients, learning rate.
 
   scripts/plot.py [-o DIR] [-t TITLE] [-n NAME]... RUN...
 
-RUN is a directory with a log.jsonl, or a log. Writes loss_by_step.png, loss_by_time.png and the
-same as .svg into DIR. Needs matplotlib.
+RUN is a directory with a log.jsonl, or a log. Runs that differ in their seeds alone are one curve,
+their mean, unless they have names (-n). Writes loss_by_step.png, loss_by_time.png and the same as
+.svg into DIR. Needs matplotlib.
 """
 
 import argparse
@@ -360,13 +361,14 @@ def main():
     try:
         if len(names) != len(arguments.runs):
             raise logs.Error(f"{len(names)} names of {len(arguments.runs)} runs")
-        groups, headings = [], set()
+        found = []
         for name, run in zip(names, arguments.runs):
-            events = logs.read(logs.path_of(run))
-            if not logs.series(events, "loss"):
+            found.append((name, logs.read(logs.path_of(run))))
+            if not logs.series(found[-1][1], "loss"):
                 raise logs.Error(f"{logs.path_of(run)}: no training step in it")
-            groups.append((name, [events]))
-            headings.add(heading(events))
+        headings = {heading(events) for _, events in found}
+        named = [(name, [events]) for name, events in found]
+        groups = named if arguments.name else logs.by_seed(found)
         title = arguments.title or (headings.pop() if len(headings) == 1 else "")
         if not draw_runs(arguments.output or next_to(arguments.runs), groups, title):
             sys.exit(1)

@@ -3,7 +3,8 @@
 
   scripts/report.py RUN... >REPORT.md
 
-RUN is a directory with a log.jsonl, or a log.
+RUN is a directory with a log.jsonl, or a log. If some runs differ in their seeds alone, a second
+table has their means.
 """
 
 import argparse
@@ -12,6 +13,8 @@ import os
 import sys
 
 import logs
+from logs import options_of
+from tables import table
 
 UNITS = (
     ("loss", "loss, nats per token"),
@@ -45,10 +48,6 @@ def read(run):
     return events
 
 
-def options_of(events):
-    return logs.start_of(events).get("options", {})
-
-
 def shown_options(found):
     """Returns OPTIONS, then the other options of all runs whose values differ."""
     names = [name for name in options_of(found[0]) if all(name in options_of(e) for e in found)]
@@ -78,6 +77,39 @@ def column(events, options):
     return cells
 
 
+def means(groups):
+    """Returns a table of the means of groups, (name, logs) each."""
+    measures = [[logs.measure(events) for events in found] for _, found in groups]
+    keys = {
+        "val_loss": "best validation loss",
+        "test_loss": "test loss",
+        "test_bpb": "test bits per byte",
+        "tokens_per_s": "tokens/s",
+    }
+
+    def values(rows, key):
+        return [row[key] for row in rows if row.get(key) is not None]
+
+    compared = "test_loss" if all(values(rows, "test_loss") for rows in measures) else "val_loss"
+    lines = [
+        [
+            cell(name),
+            len(rows),
+            *(logs.both([row.get(key) for row in rows]) for key in keys),
+            "-"
+            if rows is measures[0]
+            else logs.show_p(logs.welch_test(values(rows, compared), values(measures[0], compared))),
+        ]
+        for (name, _), rows in zip(groups, measures)
+    ]
+    return [
+        "Runs that differ in their seeds alone: mean ± standard deviation. p is that of Welch's t "
+        f"test (two-sided) of the {keys[compared]}, compared with the first line.",
+        "",
+        *table(["", "seeds", *keys.values(), "p"], lines),
+    ]
+
+
 def cell(value):
     """Returns the text of a cell, in one line and with its bars escaped."""
     text = "" if value is None else str(value)
@@ -102,6 +134,9 @@ def main():
         cells = [cell(c[name]) for c in columns]
         if any(c != "-" for c in cells):
             print(f"| {name} |", " | ".join(cells), "|")
+    groups = logs.by_seed([(os.path.normpath(run), events) for run, events in zip(runs, found)])
+    if len(groups) < len(runs):
+        print("", *means(groups), sep="\n")
 
 
 if __name__ == "__main__":

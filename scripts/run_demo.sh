@@ -69,7 +69,7 @@ done
 mkdir -p "$out"
 settings="text $(cksum <"$file"), $minutes minutes${nanogpt:+, as nanoGPT}"
 [ ! -f "$out/settings" ] || [ "$(cat "$out/settings")" = "$settings" ] ||
-    fail "$out: holds a run of another text or with another -m; choose another directory with -o"
+    fail "$out: holds a run of another text, or with another -m or -n; choose another directory with -o"
 echo "$settings" >"$out/settings"
 set -- "$file"
 recipe='--preset hybrid'

@@ -234,6 +234,18 @@ for kind in additive softmax; do
 done
 check 'options that differ' says 0 '| attention | additive | softmax |' scripts/report.py of/additive of/softmax
 check 'the others' [ "$(grep -cE '^\| (lr|output) ' said)" -eq 1 ]
+kept=$root/dev/results/fair-tinyshakespeare-256
+check 'means of runs that differ in their seeds alone' says 0 '/softmax-windows-in-published-by-adamw-4 | 3 | 1.581 ± 0.004 | 1.676 ± 0.010 | 2.417 ± 0.015 |' \
+    scripts/report.py "$kept"/additive-in-published-by-adamw-8-seed-*.jsonl "$kept"/softmax-windows-in-published-by-adamw-4-seed-*.jsonl
+check 'p, compared with the first ones' sh -c 'grep -q "/additive-in-published-by-adamw-8 | 3 |.*| - |$" said && grep -q "softmax-windows.* | 0.005 |$" said'
+check 'names of such runs' python3 -B -c 'import sys
+sys.path.insert(0, "scripts")
+import logs
+assert [logs.common_name(x) for x in (["a-1"], ["a-1", "a-2"], ["b-seed-1", "b-seed-12"], ["x", "y"])] == ["a-1", "a", "b", "x"]
+def run(seed, rate): return [{"model": "m", "data": "d", "options": {"seed": seed, "lr": rate, "output": str(seed)}}]
+runs = [("a-1", run(1, 3)), ("b-1", run(1, 4)), ("a-2", run(2, 3)), ("old-1", [{"model": "m"}]), ("old-2", [{"model": "m"}])]
+for _, events in runs: events[0]["event"] = "start"
+assert [(name, len(found)) for name, found in logs.by_seed(runs)] == [("a", 2), ("b-1", 1), ("old-1", 1), ("old-2", 1)]'
 check 'a spread takes two seeds' says 2 'a spread takes two' scripts/run_ablation.sh --seeds 1
 check 'words' says 0 '| channels-256 | ' scripts/run_words.sh --quick --output ninth
 check 'time to quality' says 0 '| speedrun | 1000 | 1 | 60 | ' scripts/run_speedrun.sh --quick --output tenth
@@ -252,7 +264,7 @@ cp "$root/data/common.sh" data/ && mkdir -p demo/run play && yes 'To be, or not 
 demo() { TINYSHAKESPEARE_DIR=$directory/play scripts/run_demo.sh -m 3 -o demo "$@"; }
 check 'the demo' demo
 check 'it resumes' demo
-check "with nanoGPT's split it is another run" says 1 'the run next to it has other settings' demo -n
+check "with nanoGPT's split it is another run" says 1 'demo: holds a run of another text, or with another -m or -n' demo -n
 
 # ---- data of another tokenizer
 meta wikitext2 bpe -1
