@@ -20,6 +20,7 @@ import csv
 import json
 import math
 import os
+import re
 import shutil
 import subprocess
 
@@ -1649,11 +1650,13 @@ def fair_report(c):
 
 
 def fair_plots(c):
+    # A kind of attention has the same colour in all panels, and only those with runs have one.
+    tried = {row["arm"].partition("-in-")[0] for row in c.rows}
+    kinds = [name for name in FAIR_ATTENTION if name in tried]
     panels = []
     for blocks in FAIR_BLOCKS:
         for optimizer, lowest in FAIR_RATES.items():
-            ending = f"-in-{blocks}-by-{optimizer}"
-            arms = [arm for arm in c.arms if arm.endswith(ending)]
+            arms = [f"{kind}-in-{blocks}-by-{optimizer}" for kind in kinds]
             panels.append(
                 {
                     "title": f"{blocks} blocks, {optimizer}",
@@ -1667,17 +1670,19 @@ def fair_plots(c):
                     ],
                     "curves": [
                         {
-                            "label": FAIR_ATTENTION[arm.removesuffix(ending)][0],
+                            "label": FAIR_ATTENTION[kind][0],
                             "colour": i,
                             **value_curve(
                                 c, arm, "val_loss", xs=lambda v, low=lowest: low * float(v)
                             ),
                         }
-                        for i, arm in enumerate(arms)
+                        for i, (kind, arm) in enumerate(zip(kinds, arms))
                     ],
                 }
             )
-    yield "loss_by_rate", panels, f"{DATA_NAMES.get(c.data[0], c.data[0])}, tuned"
+    # A report's data and length are those of its runs.
+    data, length = re.search(r"-i data/(\S+) .*-t (\d+)", c.options_of(c.data[0])).groups()
+    yield "loss_by_rate", panels, f"{DATA_NAMES.get(data, data)}, T {int(length):,}"
 
 
 FAIR = {

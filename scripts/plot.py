@@ -26,6 +26,7 @@ DATA = {
     "multi30k": "Multi30k",
     "wikitext2-words": "WikiText-2 by words",
     "tinyshakespeare": "Tiny Shakespeare",
+    "linux": "the kernel's source",
     "embedded": "the project's source",
 }
 MISSING = "matplotlib is missing: pip install matplotlib (Debian: apt install python3-matplotlib)"
