@@ -691,7 +691,8 @@ def compare(name, arguments, trainers):
     c = Comparison(name, arguments)
     if not c.report_only:
         cores = len(os.sched_getaffinity(0))
-        cores = int(os.environ.get("OMP_NUM_THREADS") or cores)
+        given = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0]  # of the outer level
+        cores = int(given) if given.isdigit() and int(given) > 0 else cores
         if c.jobs > cores:
             raise Error(f"--jobs {c.jobs}: there are {cores} cores")
         if c.jobs > 1:
