@@ -1528,16 +1528,10 @@ FAIR_BLOCKS = {
     "published": ("", 2),
     "today": ("--norm rms --ffn swiglu", 3),
 }
-# These have no softmax over all tokens.
-FAIR_LOCAL = (
-    "additive",
-    "additive-raw",
-    "softmax-local",
-    "softmax-shift-local",
-    "mixed-shift-local",
-    "3raw-window",
-    "window-3raw",
-)
+# An arm's share of the updates at T 8,192, by its number of softmax layers over all tokens. With
+# four an update takes 2.1 to 2.2 times as long as with one, without any 0.65 times
+# (dev/results/hybrids, two measurements); so with two about 1.4 times.
+FAIR_SHARES = {0: 1.5, 1: 1, 2: 0.72, 4: 0.45}
 FAIR_WINDOWS = "2,4,8"  # better than 4,8,16 for hybrids, and as good for softmax
 FAIR_UPDATES = 1600
 FAIR_RATES = {"adamw": 5e-4, "muon": 2.5e-3}  # the lowest of the rates tried first
@@ -1581,15 +1575,25 @@ def fair_settings(c, data, meta):
     return f"{options} -k cosine -u {steps // 25} -v {steps // 5}", steps, 5
 
 
+def fair_wide(attention):
+    """Returns how many of the four layers are softmax over all tokens."""
+    options = FAIR_ATTENTION[attention][1].format(FAIR_WINDOWS).split()
+    kinds, windows = (options[options.index(name) + 1] for name in ("--attention", "--windows"))
+    layers = []
+    for part in kinds.split("+"):
+        kind, _, count = part.partition("*")
+        layers += [kind] * int(count or 1)
+    windows = windows.split(",")
+    each = zip(layers * (4 // len(layers)), windows * (4 // len(windows)))
+    return sum(kind == "softmax" and window == "global" for kind, window in each)
+
+
 def fair_steps(arm, steps, c):
     """At T 8,192 each arm has the time in which models with one layer of softmax over all tokens
-    make `steps` updates: one takes 2.1 to 2.2 times as long with four such layers, 0.65 times
-    without any (dev/results/hybrids, two measurements), so 1.4 times with two."""
+    make `steps` updates."""
     if c.arguments.length != 8192:
         return steps
-    attention = arm.partition("-in-")[0]
-    shares = {"softmax": 0.45, "softmax-all-shift": 0.72, **dict.fromkeys(FAIR_LOCAL, 1.5)}
-    return round(shares.get(attention, 1) * steps)
+    return round(FAIR_SHARES[fair_wide(arm.partition("-in-")[0])] * steps)
 
 
 def fair_command(arm, value, c):
@@ -1698,8 +1702,8 @@ FAIR = {
     "flags": [
         (
             "--data",
-            "data set: tinyshakespeare (bytes), wikitext2-bert (byte pairs), wikitext2-words or linux "
-            "(linux)",
+            "data set: tinyshakespeare (bytes), wikitext2-bert (byte pairs), wikitext2-words or "
+            "linux (linux)",
             {
                 "choices": ["tinyshakespeare", "wikitext2-bert", "wikitext2-words", "linux"],
                 "default": "linux",

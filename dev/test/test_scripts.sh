@@ -306,20 +306,18 @@ assert [e["step"] for e in thin if "loss" in e] == [1, 50, 70, 100, 101, 150, 15
 assert logs.measure(thin)["ms"] == logs.measure(steps)["ms"] == 100
 assert close(logs.measure(thin)["last_loss"], logs.measure(steps)["last_loss"])
 END
-check 'arms of the fair fight with one layer over all tokens, and those alone, make as many updates as given' python3 -B - scripts <<'END'
-import re
+check 'updates in equal time, by the number of softmax layers over all tokens' python3 -B - scripts <<'END'
 import sys
 import types
 sys.path.insert(0, sys.argv[1])
-from experiments import FAIR_ATTENTION, FAIR_WINDOWS, fair_steps
+from experiments import FAIR_ATTENTION, fair_steps
 
 c = types.SimpleNamespace(arguments=types.SimpleNamespace(length=8192))
-for arm, (_, options, _) in FAIR_ATTENTION.items():
-    kinds = re.search(r"--attention (\S+)", options)[1].replace("*2", "+softmax").replace("additive*3", "additive+additive+additive")
-    windows = re.search(r"--windows (\S+)", options)[1].format(FAIR_WINDOWS).split(",")
-    kinds, windows = (x * 4 if len(x) == 1 else x for x in (kinds.split("+"), windows))
-    wide = sum(k == "softmax" and w == "global" for k, w in zip(kinds, windows))
-    assert fair_steps(f"{arm}-in-today-by-muon", 100, c) == {0: 150, 1: 100, 2: 72, 4: 45}[wide], (arm, wide)
+expected = {"softmax": 45, "softmax-all-shift": 72}
+none = "additive", "additive-raw", "softmax-local", "softmax-shift-local", "mixed-shift-local", "3raw-window", "window-3raw"
+expected.update(dict.fromkeys(none, 150))
+for arm in FAIR_ATTENTION:
+    assert fair_steps(f"{arm}-in-today-by-muon", 100, c) == expected.get(arm, 100), arm
 END
 mkdir diverged && cat >diverged/log.jsonl <<'END'
 {"event":"start","model":"fake, 1000 parameters"}
