@@ -168,6 +168,40 @@ static void test_pool(void) {
     }
 }
 
+// --query-gain adds the pooled queries times the gains.
+static void test_query_gain(void) {
+    enum { T = TILE + 8, D = 6 };
+    Random r = random_stream(13, RANDOM_TEST, 0, 0);
+    const AttentionPlan plan = {.rescale = 5, .sink = 1e-5, .window = 3};
+    real qkv[T * 3 * D], weight[D], gain[D], G[T * D], P[T * D], kept[2][T], x[T * D],
+        out[2][T * D];
+    for (size_t i = 0; i < (size_t)T * 3 * D; i++) qkv[i] = (real)random_normal(&r);
+    for (size_t i = 0; i < (size_t)T * D; i++) x[i] = (real)random_normal(&r);
+    for (size_t d = 0; d < D; d++) gain[d] = (real)random_normal(&r);
+    for (size_t d = 0; d < D; d++) weight[d] = (real)random_normal(&r);
+    Arena *arena = arena_create();
+    Scratch s = {0};
+    ARENA_CARVE(arena, scratch_carve(&s, arena, false, plan.window, D));
+    for (size_t i = 0; i < 2; i++) {
+        pooling_start(&s.query, &plan, weight, D);
+        pooling_start(&s.key, &plan, weight, D);
+        const AttentionHead head = {.q = qkv,
+                                    .k = qkv + D,
+                                    .v = qkv + 2 * (size_t)D,
+                                    .stride = 3 * (size_t)D,
+                                    .gain = i ? gain : NULL,
+                                    .pooled_query = G,
+                                    .r_query = kept[0],
+                                    .pooled_key = P,
+                                    .r_key = kept[1]};
+        const HeadResult to = {.out = out[i], .x = x, .channels = D};
+        one_head_forward(&head, &s, &s.query, &s.key, &to, T, D);
+    }
+    for (size_t i = 0; i < (size_t)T * D; i++)
+        CHECK_CLOSE(out[1][i] - out[0][i], gain[i % D] * G[i], IS_DOUBLE ? 1e-14 : 1e-6);
+    arena_free(arena);
+}
+
 // Loss and gradients stay finite with scores far beyond the range of exp(), above and below.
 static void test_extreme_scores(void) {
     static const char *const all[] = {"rescale=40 sink=0", "scores=plain", "scores=plain sink=0"};
@@ -290,6 +324,8 @@ static void test_gradients_options(void) {
     check_gradients(SMALL "pool=raw", 21, 0.3);
     check_gradients(SMALL "scores=plain windows=3,8,global", 40, 0.3);
     check_gradients(SMALL "scores=plain sink=0 dropout=0.3", 21, 0);
+    check_gradients(SMALL "query-gain=0.7 dropout=0.3", 40, 0);
+    check_gradients(SMALL "query-gain=2 scores=plain pool=raw", 21, 0.3);
     check_gradients(SMALL "sink=0", 21, 0.5);
     check_gradients(SMALL "sink=1 rescale=3", 21, 0);
     check_gradients(SMALL "dropout=0.3", 40, 0);
@@ -311,7 +347,8 @@ static void test_hybrids(void) {
         "layers=4 channels=16 heads=2 attention=additive*3+softmax:9",
         "layers=2 channels=16 heads=2 attention=additive+softmax positions=rotary rotary-part=0.5",
         "layers=4 channels=16 heads=2 attention=additive:4+softmax1 scores=plain",
-        "layers=4 channels=16 heads=2 attention=softmax:2+additive*2+softmax token-shift=0.5",
+        "layers=4 channels=16 heads=2 attention=softmax:2+additive*2+softmax token-shift=0.5 "
+        "query-gain=0.7",
         "layers=4 channels=16 heads=2 attention=additive:3+cosine:global",
         "layers=2 channels=16 heads=2 attention=cosine:5,cosine:70",
         "layers=2 channels=16 heads=2 windows=global attention=softmax1,additive pool=raw"};
@@ -477,6 +514,7 @@ int main(int argc, char **argv) {
     static const TestCase cases[] = {
         {"window sum", test_window_sum},
         {"pool", test_pool},
+        {"query gain", test_query_gain},
         {"extreme scores", test_extreme_scores},
         {"the model in one file", test_plain_model},
         {"gradients: windows", test_gradients_windows},

@@ -1435,6 +1435,7 @@ PRECISION = {
 RAW = "--pool raw --rescale 2"
 HALF = "--positions rotary --rotary-part 0.5"
 SHIFT = "--positions none --token-shift 0.5"
+QUERY = "--query-gain 1"
 # (name, options with {} for three windows, how many of the four layers have no C x C output
 # projection; the feed-forward network is wider instead, so that all arms have as many parameters)
 FAIR_ATTENTION = {
@@ -1506,6 +1507,16 @@ FAIR_ATTENTION = {
         "3 additive raw, softmax; half of rotary positions",
         f"--attention additive*3+softmax --windows {{}},global {RAW} {HALF}",
         3,
+    ),
+    "3query-softmax": (
+        "3 additive raw with pooled queries, softmax; half of rotary positions",
+        f"--attention additive*3+softmax --windows {{}},global {RAW} {HALF} {QUERY}",
+        3,
+    ),
+    "mixed-query": (
+        "softmax, additive raw with pooled queries, 2 softmax; half of rotary positions",
+        f"--attention softmax+additive+softmax*2 --windows {{}},global {RAW} {HALF} {QUERY}",
+        1,
     ),
     "softmax-3raw": (
         "softmax, 3 additive raw",

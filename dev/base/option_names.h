@@ -23,6 +23,7 @@
     X(OFFSETS, "offsets") X(OPTIMIZER, "optimizer") X(OUTPUT, "output") X(PAGE, "page") \
     X(PATIENCE, "patience") X(POOL, "pool") X(POSITIONS, "positions") X(PRECISION, "precision") \
     X(PRESET, "preset") X(PROFILE, "profile") X(PROMPT, "prompt") X(PROMPT_FILE, "prompt-file") \
+    X(QUERY_GAIN, "query-gain") \
     X(RECOMPUTE, "recompute") X(REDUCE, "reduce") X(REPETITION_PENALTY, "repetition-penalty") \
     X(RESCALE, "rescale") X(RESERVE, "reserve") X(RESUME, "resume") X(ROTARY_BASE, "rotary-base") \
     X(ROTARY_PART, "rotary-part") X(SAMPLE_EVERY, "sample-every") \

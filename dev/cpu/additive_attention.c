@@ -8,6 +8,10 @@
 //     e_j = exp(rescale/D x'_j . w'), 0 where j is padding
 //     x' = (x - mean) / (deviation + 1e-5), w' likewise
 //
+// With --query-gain the pooled queries are added to y, times a gain per channel (C), so that what a
+// window holds also passes without being multiplied by the token's own keys and values. (The paper
+// adds the queries themselves.)
+//
 // With plain scores e_j = exp(x_j . w / sqrt(D)), and x itself is pooled. These scores are
 // unbounded, so their sums keep a running maximum (exp_window.h).
 //
@@ -377,6 +381,7 @@ typedef struct {
     const Dropout *drop_query;    // of G; NULL: none
     const Dropout *drop_key;      // of P; NULL: none
     uint64_t first;               // dropout's number of element (0, 0)
+    const real *gain;             // (D) of G in the result; NULL: 0
     real *pooled_query, *r_query; // (T, D) G before dropout, (T)
     real *pooled_key, *r_key;     // (T, D) P before dropout, (T)
 } AttentionHead;
@@ -420,6 +425,25 @@ static void add_product(real *out, const real *x, size_t channels, const real *p
     WITH_HEAD_SIZE(D, add_product_size, out, x, channels, pooled, factors, v, v_stride, n);
 }
 
+// x (n, D) += y (n, D); rows of x are `stride` apart.
+static void add_rows(real *x, size_t stride, const real *y, size_t n, size_t D) {
+    for (size_t i = 0; i < n; i++)
+        for (size_t d = 0; d < D; d++) x[i * stride + d] += y[i * D + d];
+}
+
+// The gradients of gain (D) * pooled * factors: dpooled (n, D), dgain (D) += those from dout, whose
+// rows are `stride` apart.
+static void pooled_query_backward(real *dpooled, real *dgain, const real *dout, size_t stride,
+                                  const real *gain, const real *pooled, const real *factors,
+                                  size_t n, size_t D) {
+    for (size_t i = 0; i < n; i++)
+        for (size_t d = 0; d < D; d++) {
+            const real dy = dout[i * stride + d] * factors[i * D + d];
+            dpooled[i * D + d] += gain[d] * dy;
+            dgain[d] += dy * pooled[i * D + d];
+        }
+}
+
 // Where a head's result goes, starting with its first token: into y, from `row` and `column` on;
 // or, if `out` is not NULL, out = x + result, with rows `channels` apart.
 typedef struct {
@@ -444,14 +468,18 @@ static void one_head_forward(const AttentionHead *h, Scratch *s, Pooling *query,
         pool_forward(query, s, G, h->r_query + t, q, D);
         const real *factors = dropout_rows(h->drop_query, h->first + t * D, n * D, s);
         multiply(s->product, G, D, factors, k, h->stride, n, D);
+        real *const passed = s->dproduct; // a buffer of the backward pass
+        if (h->gain) multiply(passed, G, D, factors, h->gain, 0, n, D);
 
         pool_forward(key, s, P, h->r_key + t, Gk, D);
         factors = dropout_rows(h->drop_key, h->first + t * D, n * D, s);
         if (to->out) {
             const size_t C = to->channels;
             add_product(to->out + t * C, to->x + t * C, C, P, factors, v, h->stride, n, D);
+            if (h->gain) add_rows(to->out + t * C, C, passed, n, D);
         } else {
             multiply(s->product, P, D, factors, v, h->stride, n, D);
+            if (h->gain) add_rows(s->product, D, passed, n, D);
             gemm_input_store_rows(to->y, to->row + t, to->column, s->product, n, D);
         }
     }
@@ -473,11 +501,11 @@ static void store_gradient(const HeadGradients *g, AttentionPart part, size_t t,
         for (size_t d = 0; d < D; d++) g->bias[part][d] += dx[i * D + d];
 }
 
-// dout (T, D): gradient to the output, rows `channels` apart. dquery_weight, dkey_weight (D) += the
-// gradients to w_q', w_k'.
+// dout (T, D): gradient to the output, rows `channels` apart. dquery_weight, dkey_weight, dgain (D)
+// += the gradients to w_q', w_k' and the gain.
 static void one_head_backward(const AttentionHead *h, Scratch *s, Pooling *query, Pooling *key,
                               const HeadGradients *to, real *dquery_weight, real *dkey_weight,
-                              const real *dout, size_t channels, size_t T, size_t D) {
+                              real *dgain, const real *dout, size_t channels, size_t T, size_t D) {
     const size_t tiles = (T + TILE - 1) / TILE;
     for (size_t tile = tiles; tile-- > 0;) {
         const size_t t = tile * TILE, n = T - t < TILE ? T - t : TILE;
@@ -502,6 +530,9 @@ static void one_head_backward(const AttentionHead *h, Scratch *s, Pooling *query
         store_gradient(to, KEY, t, s->product, n, D);
 
         // G = pool(q)
+        if (h->gain)
+            pooled_query_backward(s->dpooled, dgain, dout + t * channels, channels, h->gain, G,
+                                  factors, n, D);
         pool_backward(query, s, s->dquery, dquery_weight, s->dpooled, G, h->r_query + t, q, D);
         store_gradient(to, QUERY, t, s->dquery, n, D);
     }
@@ -541,7 +572,7 @@ typedef struct {
     size_t batch, largest_window, channels, heads, threads;
     bool plain;       // plain scores
     Scratch *scratch; // (threads)
-    real *dweights;   // (B, 2, H, D) per sequence: gradients to w_q', w_k'
+    real *dweights;   // (B, 3, H, D) per sequence: gradients to w_q', w_k' and the gain
     real *dbias;      // (B, 3, H, D) per sequence: gradients to the biases of q, k and v
 } AdditiveMemory;
 
@@ -562,7 +593,7 @@ static void memory_carve(void *memory, Arena *arena, bool training) {
     for (size_t i = 0; i < a->threads; i++)
         scratch_carve(&a->scratch[i], arena, a->plain, a->largest_window, a->channels / a->heads);
     if (!training) return;
-    a->dweights = arena_reals(arena, a->batch, 2 * a->channels, "attention");
+    a->dweights = arena_reals(arena, a->batch, 3 * a->channels, "attention");
     a->dbias = arena_reals(arena, a->batch, 3 * a->channels, "attention");
 }
 
@@ -615,6 +646,12 @@ static void pooling_start(Pooling *p, const AttentionPlan *plan, const real *wei
         window_sum_reset(&p->sum, plan->window, size);
 }
 
+// Returns the gain (D) of a head's pooled queries, or NULL.
+static const real *head_gain(const real *const learned[ATTENTION_LEARNED], size_t head,
+                             size_t size) {
+    return learned[ADDITIVE_GAIN] ? learned[ADDITIVE_GAIN] + head * size : NULL;
+}
+
 // Returns head `unit` of all sequences, and resets the thread's poolings to the start of its
 // sequence.
 static AttentionHead head_start(const AttentionCall *call, size_t unit, Scratch *s) {
@@ -632,6 +669,7 @@ static AttentionHead head_start(const AttentionCall *call, size_t unit, Scratch 
                            .drop_query = in->dropout,
                            .drop_key = call->dropout,
                            .first = (in->first_row * H + unit) * T * D,
+                           .gain = head_gain(call->learned, h, D),
                            .pooled_query = kept.pooled[0] + unit * T * D,
                            .r_query = kept.r[0] + unit * T,
                            .pooled_key = kept.pooled[1] + unit * T * D,
@@ -671,20 +709,22 @@ static void backward(const AttentionCall *call, const AttentionGradients *gradie
     const size_t B = call->in.batch, T = call->in.queries, C = call->channels, H = call->heads,
                  D = C / H;
     const bool biased = gradients->parts[QUERY].bias;
-    memset(a->dweights, 0, B * 2 * C * sizeof(real));
+    memset(a->dweights, 0, B * 3 * C * sizeof(real));
     if (biased) memset(a->dbias, 0, B * 3 * C * sizeof(real));
 #pragma omp parallel for schedule(static)
     for (size_t unit = 0; unit < B * H; unit++) {
         Scratch *s = &a->scratch[thread_index()];
         const AttentionHead head = head_start(call, unit, s);
         const size_t b = unit / H, first = unit % H * D;
-        real *dweight = a->dweights + b * 2 * C + first, *dbias = a->dbias + b * 3 * C + first;
+        real *dweight = a->dweights + b * 3 * C + first, *dbias = a->dbias + b * 3 * C + first;
         HeadGradients to = {.to = gradients, .row = b * T, .first = first};
         for (size_t part = QUERY; biased && part <= VALUE; part++) to.bias[part] = dbias + part * C;
-        one_head_backward(&head, s, &s->query, &s->key, &to, dweight, dweight + C,
+        one_head_backward(&head, s, &s->query, &s->key, &to, dweight, dweight + C, dweight + 2 * C,
                           dy + b * T * C + first, C, T, D);
     }
-    sum_parts(a->dweights, B, 2 * C);
+    sum_parts(a->dweights, B, 3 * C);
+    for (size_t c = 0; dlearned[ADDITIVE_GAIN] && c < C; c++)
+        dlearned[ADDITIVE_GAIN][c] += a->dweights[2 * C + c];
     if (biased) sum_parts(a->dbias, B, 3 * C);
     for (size_t part = QUERY; biased && part <= VALUE; part++)
         for (size_t c = 0; c < C; c++) gradients->parts[part].bias[c] += a->dbias[part * C + c];
@@ -771,6 +811,9 @@ static void measure(const AttentionCall *call, const uint8_t *tokens, Statistics
                         (PoolRows){product, D, h.mask, T}, D, keeps[1], statistics->query);
         if (!call->out) continue;
         multiply_rows(product, h.pooled_key, h.v, h.stride, T, D);
+        for (size_t t = 0; h.gain && t < T; t++)
+            for (size_t d = 0; d < D; d++)
+                product[t * D + d] += h.gain[d] * h.pooled_query[t * D + d];
         measurement_add(&m[ADDITIVE_OUTPUT], product, h.mask, T, D);
     }
     for (size_t place = 0; place < (call->out ? ADDITIVE_PLACES : ADDITIVE_OUTPUT); place++) {
@@ -842,6 +885,7 @@ static void step(void *memory, const AttentionDecoding *layer, const AttentionSt
                                         .k = q + C,
                                         .v = q + 2 * C,
                                         .stride = 3 * C,
+                                        .gain = head_gain(layer->learned, h, D),
                                         .pooled_query = pooled_query,
                                         .r_query = &r_query,
                                         .pooled_key = pooled_key,

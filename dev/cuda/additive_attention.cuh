@@ -1,7 +1,7 @@
 // Additive attention of all heads (Wu et al., arXiv 2108.09084, made causal and windowed), forward
 // and backward:
 //
-//   out = x + P * v,  P = dropout(pool(G * k, w_k)),  G = dropout(pool(q, w_q))
+//   out = x + P * v + gain * G,  P = dropout(pool(G * k, w_k)),  G = dropout(pool(q, w_q))
 //   pool(x, w)_i = sum over the window of e_j x'_j / (sum of e_j + sink),
 //   e_j = exp(s/D x'_j . w'), 0 at padding
 //
@@ -84,7 +84,7 @@ static Plan plan_create(const Device *device, const AdditiveAttention *a, size_t
     if (a->plain) {
         plan.tile_rows = PLAIN_ROWS;
         plan.tiles = (int)blocks_of(length, PLAIN_ROWS);
-        plan.shared = kept_bytes(PLAIN_ROWS, size);
+        plan.shared = 2 * kept_bytes(PLAIN_ROWS, size);
     } else if (plan.halo) {
         plan.blocks = (int)clamp((wanted + k - 1) / k, 1, pairs / k - 2);
         plan.tiles = (int)((T + plan.blocks * k - 1) / (plan.blocks * k));
@@ -129,7 +129,7 @@ static void pass_workspace(AdditivePass *p, const Plan *plan, size_t batch, floa
     p->sums.tops = take(memory, plain);
     p->first_sums = take(memory, tile_sums);
     p->second_sums = take(memory, tile_sums);
-    p->dweights = take(memory, training ? 2 * tiles * (size_t)p->size : 0);
+    p->dweights = take(memory, training ? 3 * tiles * (size_t)p->size : 0);
 }
 
 static AdditivePass pass_create(const Device *device, const AdditiveAttention *a, Plan *plan,
@@ -174,7 +174,7 @@ static void run_forward(const Device *d, const AdditivePass &p, const Plan &plan
 
 template <int SIZE>
 static void run_backward(const Device *d, const AdditivePass &p, const Plan &plan, dim3 grid,
-                         float *dquery_weight, float *dkey_weight) {
+                         const AdditiveGradients &to) {
     if (plan.plain) {
         run_plain<SIZE>(d, p, plan.shared, grid, RESULT_GRADIENTS);
     } else if (plan.halo) {
@@ -186,8 +186,8 @@ static void run_backward(const Device *d, const AdditivePass &p, const Plan &pla
         launch_early(d, tile_backward_query<SIZE>, grid, THREADS, plan.shared, p);
     }
     launch_early(d, plan.plain ? weight_backward<SIZE, true> : weight_backward<SIZE, false>,
-                 dim3(2 * (unsigned)p.heads), THREADS, SIZE * sizeof(float), p, dquery_weight,
-                 dkey_weight, (size_t)grid.x / (size_t)p.heads);
+                 dim3((p.gain ? 3 : 2) * (unsigned)p.heads), THREADS, SIZE * sizeof(float), p, to,
+                 (size_t)grid.x / (size_t)p.heads);
 }
 
 } // namespace additive
@@ -231,6 +231,7 @@ static inline size_t additive_attention_workspace(const Device *device,
 struct AdditiveInput {
     const float *qkv;                 // (B, T, 3C)
     const float *weights[2];          // (H, D) w_q and w_k, not normalised
+    const float *gain;                // (C) of G in the result; NULL: 0
     const uint8_t *mask;              // (B, T) 1: token, 0: padding; or NULL
     DropoutSite drop_query, drop_key; // of G and P, elements numbered as (B, H, T, D) from the
                                       // update's first row on
@@ -249,6 +250,7 @@ static inline AdditivePass pass_of(const Device *device, const AdditiveAttention
     p.qkv = in.qkv;
     p.weights[0] = in.weights[0];
     p.weights[1] = in.weights[1];
+    p.gain = in.gain;
     p.mask = in.mask;
     p.drop_query = in.drop_query;
     p.drop_key = in.drop_key;
@@ -265,7 +267,7 @@ static inline dim3 grid_of(const AdditiveAttention *attention, const AdditiveInp
 }
 } // namespace additive
 
-// out (B, T, C) = x + P * v; out may alias x if it is float32. x: NULL for 0.
+// out (B, T, C) = x + P * v + gain * G; out may alias x if it is float32. x: NULL for 0.
 static inline void additive_attention_forward(const Device *device,
                                               const AdditiveAttention *attention, Matrix out,
                                               const float *x, const AdditiveInput &in) {
@@ -277,20 +279,19 @@ static inline void additive_attention_forward(const Device *device,
     WITH_ADDITIVE_SIZE((size_t)p.size, additive::run_forward, device, p, plan, grid);
 }
 
-// Sets dqkv (B, T, 3C); dquery_weight and dkey_weight (H, D) += the gradients to w_q and w_k. dout
-// (B, T, C) is the gradient to out, which is also that to x. `in`: as after the forward pass.
+// Sets dqkv (B, T, 3C); adds the gradients to w_q, w_k and the gain. dout (B, T, C) is the gradient
+// to out, which is also that to x. `in`: as after the forward pass.
 static inline void additive_attention_backward(const Device *device,
                                                const AdditiveAttention *attention, Matrix dqkv,
-                                               float *dquery_weight, float *dkey_weight,
-                                               Matrix dout, const AdditiveInput &in) {
+                                               const additive::AdditiveGradients &to, Matrix dout,
+                                               const AdditiveInput &in) {
     additive::Plan plan;
     additive::AdditivePass p = additive::pass_of(device, attention, in, &plan, true);
     p.reversed = true;
     p.dout = dout;
     p.dqkv = dqkv;
     const dim3 grid = additive::grid_of(attention, in, plan);
-    WITH_ADDITIVE_SIZE((size_t)p.size, additive::run_backward, device, p, plan, grid, dquery_weight,
-                       dkey_weight);
+    WITH_ADDITIVE_SIZE((size_t)p.size, additive::run_backward, device, p, plan, grid, to);
 }
 
 #endif

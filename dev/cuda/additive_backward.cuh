@@ -1,4 +1,5 @@
-// The backward kernels of additive attention, in reversed time, and the gradients to w_q and w_k.
+// The backward kernels of additive attention, in reversed time, and the gradients to w_q, w_k and
+// the gain of pooled queries.
 #ifndef CUDA_ADDITIVE_BACKWARD_CUH
 #define CUDA_ADDITIVE_BACKWARD_CUH
 
@@ -29,6 +30,15 @@ gradient_row(const AdditivePass &p, const AdditiveHead &head, AdditivePlace at, 
     return row;
 }
 
+// Returns the gradient to the result.
+template <int SIZE>
+static __device__ __forceinline__ Row<SIZE>
+result_gradient(const AdditivePass &p, const AdditiveHead &head, AdditivePlace at) {
+    const size_t place = channel_place(p, head, at);
+    return p.dout.bf16 ? row_load<SIZE>((const bf16 *)p.dout.data + place, p.size, at.present)
+                       : row_load<SIZE>((const float *)p.dout.data + place, p.size, at.present);
+}
+
 // Returns the row that the second pooling's backward pass sums, from the gradient of the result.
 // Stores the gradient of values if `own`.
 template <int SIZE, bool PLAIN = false>
@@ -36,11 +46,8 @@ static __device__ __forceinline__ Row<SIZE> key_gradient_row(const AdditivePass 
                                                              const AdditiveHead &head, int position,
                                                              const Kept &kept, bool own) {
     const AdditivePlace at = place_of(p, position);
-    const size_t place = channel_place(p, head, at);
-    const Row<SIZE> dout =
-        p.dout.bf16 ? row_load<SIZE>((const bf16 *)p.dout.data + place, p.size, at.present)
-                    : row_load<SIZE>((const float *)p.dout.data + place, p.size, at.present);
-    const Row<SIZE> dropped = row_times<SIZE>(dout, kept_factors<SIZE>(p, kept, at));
+    const Row<SIZE> dropped =
+        row_times<SIZE>(result_gradient<SIZE>(p, head, at), kept_factors<SIZE>(p, kept, at));
     if (own) {
         const Row<SIZE> pooled =
             row_load<SIZE>(p.pooled_key + pooled_place(p, head, at), p.size, at.present);
@@ -71,12 +78,12 @@ pool_backward(const AdditivePass &p, const Row<SIZE> &x, const Row<SIZE> &weight
 }
 
 // Returns the row that the first pooling's backward pass sums, from the second pooling's sums.
-// Stores the gradient of keys if `own`.
+// If `own`, stores the gradient of keys, and adds to those of w_k' and the gain.
 template <int SIZE, bool PLAIN = false>
 static __device__ __forceinline__ Row<SIZE>
 query_gradient_row(const AdditivePass &p, const AdditiveHead &head, int position,
                    const Row<SIZE> &sums, const Row<SIZE> &weight, const Kept &kept,
-                   Row<SIZE> &dweight, bool own) {
+                   Row<SIZE> &dweight, Row<SIZE> &dgain, bool own) {
     const AdditivePlace at = place_of(p, position);
     const Row<SIZE> factors = kept_factors<SIZE>(p, kept, at);
     const Row<SIZE> key = row_times<SIZE>(qkv_row<SIZE>(p, head, at, 1), factors);
@@ -87,8 +94,13 @@ query_gradient_row(const AdditivePass &p, const AdditiveHead &head, int position
     if (own)
         store_gradient<SIZE>(p, head, at, 1,
                              row_times<SIZE>(row_times<SIZE>(dproduct, pooled), factors));
-    return gradient_row<SIZE, PLAIN>(p, head, at, row_times<SIZE>(dproduct, key), p.pooled_query,
-                                     p.r_query);
+    Row<SIZE> dpooled = row_times<SIZE>(dproduct, key);
+    if (p.gain) {
+        const Row<SIZE> dpassed = row_times<SIZE>(result_gradient<SIZE>(p, head, at), factors);
+        row_add<SIZE>(dpooled, row_times<SIZE>(dpassed, gain_row<SIZE>(p, head)), 1);
+        if (own) row_add<SIZE>(dgain, row_times<SIZE>(dpassed, pooled), 1);
+    }
+    return gradient_row<SIZE, PLAIN>(p, head, at, dpooled, p.pooled_query, p.r_query);
 }
 
 // Stores the gradient of queries, from the first pooling's sums.
@@ -116,7 +128,7 @@ static __device__ __forceinline__ void prefetch_backward(const AdditivePass &p,
     }
 }
 
-// Stores a thread block's gradient to w_q' (which 0) or w_k' (1).
+// Stores a thread block's gradient to w_q' (which 0), w_k' (1) or the gain (2).
 template <int SIZE>
 static __device__ __forceinline__ void store_dweight(const AdditivePass &p,
                                                      const AdditiveHead &head, int which,
@@ -139,7 +151,8 @@ static __global__ void __launch_bounds__(THREADS, SIZE <= 128 ? 2 : 1)
     const Shared s = carve_shared<SIZE>(p, all, all, segments_of(p.blocks + 1, k));
     const Row<SIZE> query_weight = normal_weight<SIZE>(p, head, 0),
                     key_weight = normal_weight<SIZE>(p, head, 1);
-    Row<SIZE> dquery_weight = row_zero<SIZE>(), dkey_weight = row_zero<SIZE>();
+    Row<SIZE> dquery_weight = row_zero<SIZE>(), dkey_weight = row_zero<SIZE>(),
+              dgain = row_zero<SIZE>();
     const Kept kept_query = keep_rows(p, head, p.drop_query, s.kept_query, start + k, all - k);
     const Kept kept_key = keep_rows(p, head, p.drop_key, s.kept_key, start, all);
     prefetch_backward<SIZE>(p, head, start + k, k, true, false);
@@ -161,7 +174,7 @@ static __global__ void __launch_bounds__(THREADS, SIZE <= 128 ? 2 : 1)
         const Row<SIZE> sums = row_get<SIZE>(s.own, r, r < all);
         const Row<SIZE> row =
             query_gradient_row<SIZE>(p, head, r < all ? start + r : -1, sums, key_weight,
-                                     kept_query, dkey_weight, r >= 2 * k);
+                                     kept_query, dkey_weight, dgain, r >= 2 * k);
         if (r < all) row_put<SIZE>(s.own, r, row);
         if (r < all) row_put<SIZE>(s.before, r, row);
     }
@@ -176,6 +189,7 @@ static __global__ void __launch_bounds__(THREADS, SIZE <= 128 ? 2 : 1)
     }
     store_dweight<SIZE>(p, head, 0, s.own, dquery_weight);
     store_dweight<SIZE>(p, head, 1, s.own, dkey_weight);
+    if (p.gain) store_dweight<SIZE>(p, head, 2, s.own, dgain);
 }
 
 // Long windows, 1 of 3: the sum of each tile for the second pooling's backward pass.
@@ -221,18 +235,19 @@ static __global__ void __launch_bounds__(THREADS, SIZE <= 128 ? 2 : 1)
         if (!own) kept.first = kept_before.first;
         return key_gradient_row<SIZE>(p, head, position, kept, own);
     });
-    Row<SIZE> sum = row_zero<SIZE>(), dweight = row_zero<SIZE>();
+    Row<SIZE> sum = row_zero<SIZE>(), dweight = row_zero<SIZE>(), dgain = row_zero<SIZE>();
     for (int first = 0; first < tile.rows; first += Row<SIZE>::GROUPS) {
         const int r = first + group_index<SIZE>();
         const int position = r < tile.rows ? tile.start + r : -1;
         const Row<SIZE> sums = row_get<SIZE>(s.own, r, r < tile.rows);
-        const Row<SIZE> row =
-            query_gradient_row<SIZE>(p, head, position, sums, weight, kept_query, dweight, true);
+        const Row<SIZE> row = query_gradient_row<SIZE>(p, head, position, sums, weight, kept_query,
+                                                       dweight, dgain, true);
         store_row<SIZE>(p, head, p.summed, position, row);
         row_add<SIZE>(sum, row, 1);
     }
     block_row_sum<SIZE>(s.own, sum, tile_sum_of(p, head, p.second_sums), 1, p.size, p.size + 1);
     store_dweight<SIZE>(p, head, 1, s.own, dweight);
+    if (p.gain) store_dweight<SIZE>(p, head, 2, s.own, dgain);
 }
 
 // 3 of 3: the gradient of queries.
@@ -257,12 +272,17 @@ static __global__ void __launch_bounds__(THREADS, SIZE <= 128 ? 2 : 1)
     store_dweight<SIZE>(p, head, 0, s.own, dweight);
 }
 
-// dw_q and dw_k += the sums of all thread blocks. One thread block per head and weight.
+// Where the gradients of w_q, w_k (H, D) and the gain (C) go.
+struct AdditiveGradients {
+    float *weights[3];
+};
+
+// dw_q, dw_k and dgain += the sums of all thread blocks. One thread block per head and weight.
 template <int SIZE, bool PLAIN>
 static __global__ void __launch_bounds__(THREADS, SIZE <= 128 ? 2 : 1)
-    weight_backward(const AdditivePass p, float *dquery_weight, float *dkey_weight, size_t parts) {
+    weight_backward(const AdditivePass p, AdditiveGradients to, size_t parts) {
     begin_kernel();
-    const size_t h = blockIdx.x / 2, which = blockIdx.x % 2;
+    const size_t h = blockIdx.x % (unsigned)p.heads, which = blockIdx.x / (unsigned)p.heads;
     float *sums = shared_memory<float>(); // (SIZE)
     for (int d = (int)threadIdx.x / WARP; d < p.size; d += THREADS / WARP) {
         const float *from =
@@ -273,16 +293,18 @@ static __global__ void __launch_bounds__(THREADS, SIZE <= 128 ? 2 : 1)
         if (lane_index() == 0) sums[d] = sum;
     }
     __syncthreads();
-    const Row<SIZE> w = row_load<SIZE>(p.weights[which] + h * (size_t)p.size, p.size, true);
     Row<SIZE> dnormal = row_zero<SIZE>();
 #pragma unroll
     for (int i = 0; i < Row<SIZE>::COUNT; i++) {
         const int d = column_of<SIZE>(i / 4 * 4) + i % 4;
         if (d < p.size) dnormal.at[i] = sums[d];
     }
-    float *out = (which ? dkey_weight : dquery_weight) + h * (size_t)p.size;
-    Row<SIZE> gradient =
-        PLAIN ? dnormal : normalise_backward<SIZE>(dnormal, normalise<SIZE>(w, p.size), p.size);
+    float *out = to.weights[which] + h * (size_t)p.size;
+    Row<SIZE> gradient = dnormal;
+    if (!PLAIN && which < 2) {
+        const Row<SIZE> w = row_load<SIZE>(p.weights[which] + h * (size_t)p.size, p.size, true);
+        gradient = normalise_backward<SIZE>(dnormal, normalise<SIZE>(w, p.size), p.size);
+    }
     row_add<SIZE>(gradient, row_load<SIZE>(out, p.size, true), 1);
     if (group_index<SIZE>() == 0) row_store<SIZE>(out, gradient, p.size);
 }

@@ -64,18 +64,24 @@ static __device__ __forceinline__ void prefetch_forward(const AdditivePass &p,
     }
 }
 
-// Computes P from a product's window sums and stores P and the result.
+// Computes P from a product's window sums and stores P and the result. G was stored before.
 template <int SIZE, bool PLAIN = false>
 static __device__ __forceinline__ void pool_key(const AdditivePass &p, const AdditiveHead &head,
                                                 int position, const Row<SIZE> &sums,
-                                                const Kept &kept) {
+                                                const Kept &kept_query, const Kept &kept_key) {
     const AdditivePlace at = place_of(p, position);
     const Row<SIZE> pooled = pooled_row<SIZE, PLAIN>(p, sums);
     store_pooled<SIZE>(p, head, at, p.pooled_key, p.r_key, pooled);
-    const Row<SIZE> dropped = row_times<SIZE>(pooled, kept_factors<SIZE>(p, kept, at));
+    const Row<SIZE> dropped = row_times<SIZE>(pooled, kept_factors<SIZE>(p, kept_key, at));
     const size_t place = channel_place(p, head, at);
     Row<SIZE> out = row_load<SIZE>(p.x + place, p.size, at.present && p.x);
     row_add<SIZE>(out, row_times<SIZE>(dropped, qkv_row<SIZE>(p, head, at, 2)), 1);
+    if (p.gain) {
+        const Row<SIZE> G =
+            row_load<SIZE>(p.pooled_query + pooled_place(p, head, at), p.size, at.present);
+        const Row<SIZE> passed = row_times<SIZE>(G, kept_factors<SIZE>(p, kept_query, at));
+        row_add<SIZE>(out, row_times<SIZE>(passed, gain_row<SIZE>(p, head)), 1);
+    }
     matrix_store<SIZE>(p, p.out, place, at, out);
 }
 
@@ -119,7 +125,7 @@ static __global__ void __launch_bounds__(THREADS, SIZE <= 128 ? 2 : 1)
     for (int first = 2 * k; first < all; first += pass) {
         const int r = first + group_index<SIZE>();
         pool_key<SIZE>(p, head, r < all ? start + r : -1, row_get<SIZE>(s.own, r, r < all),
-                       kept_key);
+                       kept_query, kept_key);
     }
 }
 
@@ -176,7 +182,9 @@ static __global__ void __launch_bounds__(THREADS, SIZE <= 128 ? 2 : 1)
     const AdditiveHead head = head_of_block(p);
     const Tile tile = tile_of(p, head);
     const Shared s = carve_tile<SIZE>(p);
-    const Kept kept = keep_rows(p, head, p.drop_key, s.kept_key, tile.start, tile.rows);
+    Kept kept_query = {NULL, 0, 0, 1};
+    if (p.gain) kept_query = keep_rows(p, head, p.drop_query, s.kept_query, tile.start, tile.rows);
+    const Kept kept_key = keep_rows(p, head, p.drop_key, s.kept_key, tile.start, tile.rows);
     prefetch_forward<SIZE>(p, head, tile.start, tile.rows, false, true);
     tile_sums<SIZE>(p, head, tile, s, p.second_sums, [&](int position, bool) {
         return stored_row<SIZE>(p, head, p.summed, position);
@@ -184,7 +192,7 @@ static __global__ void __launch_bounds__(THREADS, SIZE <= 128 ? 2 : 1)
     for (int first = 0; first < tile.rows; first += Row<SIZE>::GROUPS) {
         const int r = first + group_index<SIZE>();
         pool_key<SIZE>(p, head, r < tile.rows ? tile.start + r : -1,
-                       row_get<SIZE>(s.own, r, r < tile.rows), kept);
+                       row_get<SIZE>(s.own, r, r < tile.rows), kept_query, kept_key);
     }
 }
 

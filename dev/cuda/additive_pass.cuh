@@ -23,6 +23,7 @@ struct AdditivePass {
     bool raw, reversed;                // pool x; positions count from the end
     const float *qkv;                  // (B, T, 3C)
     const float *weights[2];           // (H, D) w_q, w_k
+    const float *gain;                 // (C) of G in the result; NULL: 0
     const uint8_t *mask;               // (B, T) or NULL
     DropoutSite drop_query, drop_key;  // of G and P
     float *pooled_query, *r_query;   // (B, H, T, D) G before dropout, (B, H, T) 1 / (sum of e + c);
@@ -33,11 +34,11 @@ struct AdditivePass {
     StoredRows summed;               // rows that the second pooling sums; plain scores: each one,
     StoredRows sums;                 // and their window sums
     float *first_sums, *second_sums; // (B, H, tiles, D+1) of whole tiles, for each pooling
-    float *dweights;                 // (2, H, D, B * tiles) sums of the gradients to w_q', w_k'
-    int tiles;                       // blocks of threads per head
-    int blocks;                      // short windows: blocks of k rows per tile
-    int tile_rows, tiles_per_block;  // long windows; plain scores have tiles of rows as well
-    bool global;                     // one block, without a previous one
+    float *dweights; // (3, H, D, B * tiles) sums of the gradients to w_q', w_k' and the gain
+    int tiles;       // blocks of threads per head
+    int blocks;      // short windows: blocks of k rows per tile
+    int tile_rows, tiles_per_block; // long windows; plain scores have tiles of rows as well
+    bool global;                    // one block, without a previous one
 };
 
 // ---- heads and scores -------------------------------------------------------
@@ -390,6 +391,13 @@ static __device__ __forceinline__ void store_row(const AdditivePass &p, const Ad
     store_pooled<SIZE>(p, head, at, to.rows, to.weights, row);
     if (PLAIN && at.present && threadIdx.x % Row<SIZE>::LANES == 0)
         to.tops[row_place(head, at)] = row.top;
+}
+
+// Returns the head's gain of pooled queries.
+template <int SIZE>
+static __device__ __forceinline__ Row<SIZE> gain_row(const AdditivePass &p,
+                                                     const AdditiveHead &head) {
+    return row_load<SIZE>(p.gain + head.h * (size_t)p.size, p.size, true);
 }
 
 // ---- shared memory and tiles ------------------------------------------------

@@ -65,7 +65,12 @@ static __global__ void __launch_bounds__(THREADS)
     const Row<SIZE> weight = normal_weight<SIZE, true>(p, head, products);
     const Kept kept = keep_rows(p, head, products ? p.drop_query : p.drop_key,
                                 shared_memory<uint8_t>(), start, rows);
-    Row<SIZE> dweight = row_zero<SIZE>();
+    Kept kept_query = {NULL, 0, 0, 1};
+    if (step == RESULTS && p.gain)
+        kept_query = keep_rows(p, head, p.drop_query,
+                               shared_memory<uint8_t>() + kept_bytes(PLAIN_ROWS, (size_t)p.size),
+                               start, rows);
+    Row<SIZE> dweight = row_zero<SIZE>(), dgain = row_zero<SIZE>();
     __syncthreads();
     for (int first = 0; first < rows; first += Row<SIZE>::GROUPS) {
         const int r = first + group_index<SIZE>(), position = r < rows ? start + r : -1;
@@ -80,14 +85,14 @@ static __global__ void __launch_bounds__(THREADS)
             row = pool_query<SIZE, true>(p, head, position, row, weight, kept, true);
             break;
         case RESULTS:
-            pool_key<SIZE, true>(p, head, position, row, kept);
+            pool_key<SIZE, true>(p, head, position, row, kept_query, kept);
             continue;
         case RESULT_GRADIENTS:
             row = key_gradient_row<SIZE, true>(p, head, position, kept, true);
             break;
         case PRODUCT_GRADIENTS:
-            row =
-                query_gradient_row<SIZE, true>(p, head, position, row, weight, kept, dweight, true);
+            row = query_gradient_row<SIZE, true>(p, head, position, row, weight, kept, dweight,
+                                                 dgain, true);
             break;
         case QUERY_GRADIENTS:
             query_gradient<SIZE, true>(p, head, position, row, weight, dweight);
@@ -97,6 +102,8 @@ static __global__ void __launch_bounds__(THREADS)
     }
     if (step == PRODUCT_GRADIENTS || step == QUERY_GRADIENTS)
         store_dweight<SIZE>(p, head, products, shared_memory<float>(), dweight);
+    if (step == PRODUCT_GRADIENTS && p.gain)
+        store_dweight<SIZE>(p, head, 2, shared_memory<float>(), dgain);
 }
 
 // Runs a pass. first: QUERIES or RESULT_GRADIENTS. shared: bytes per thread block of rows.

@@ -134,7 +134,8 @@ static AdditiveInput additive_input(const DeviceAttentionCall *call) {
     const size_t M = s->batch * s->length;
     float *const r = call->kept + 2 * M * s->channels;
     return {(const float *)call->in.rows[QUERY].data,
-            {call->learned[0], call->learned[1]},
+            {call->learned[ADDITIVE_QUERY], call->learned[ADDITIVE_KEY]},
+            call->learned[ADDITIVE_GAIN],
             call->in.mask,
             call->in.dropout,
             call->dropout,
@@ -156,8 +157,10 @@ static void additive_backward(const Device *d, const DeviceAttentionCall *call,
                               const DeviceAttentionGradients *gradients, float *const *dlearned,
                               Matrix dy) {
     const AdditiveAttention attention = additive_of(&call->shape);
-    additive_attention_backward(d, &attention, gradients->parts[QUERY], dlearned[0], dlearned[1],
-                                dy, additive_input(call));
+    additive_attention_backward(
+        d, &attention, gradients->parts[QUERY],
+        {{dlearned[ADDITIVE_QUERY], dlearned[ADDITIVE_KEY], dlearned[ADDITIVE_GAIN]}}, dy,
+        additive_input(call));
 }
 
 static size_t additive_memory(const DeviceAttentionShape *s, size_t room) {
@@ -170,6 +173,7 @@ static void additive_step(const Device *d, const DeviceAttentionCall *call) {
     attention_step::Additive p = {};
     p.qkv = (const float *)call->in.rows[QUERY].data;
     for (int i = 0; i < 2; i++) p.learned[i] = call->learned[i];
+    p.gain = call->learned[ADDITIVE_GAIN];
     p.memory = call->memory.numbers;
     p.y = (float *)call->y.data;
     p.x = call->x;
@@ -200,10 +204,12 @@ static void additive_measure(const Device *d, const DeviceAttentionCall *call,
     const auto pooled = [&](const float *x) { // pooled rows (B, H, T, D)
         return HeadRows<float>{x, in->heads * T * D, T * D, D};
     };
-    const Values<float> parts[] = {
-        {head_rows<float>(in, QUERY), {}},
-        {head_rows<float>(in, KEY), pooled(kept.pooled_query)},
-        {head_rows<float>(in, VALUE), pooled(kept.pooled_key)}}; // the result
+    const Values<float> parts[] = {{head_rows<float>(in, QUERY), {}},
+                                   {head_rows<float>(in, KEY), pooled(kept.pooled_query)},
+                                   {head_rows<float>(in, VALUE),
+                                    pooled(kept.pooled_key), // the result
+                                    kept.gain ? pooled(kept.pooled_query) : HeadRows<float>{},
+                                    HeadRows<float>{kept.gain, 0, D, 0}}};
     Measurement *to[ADDITIVE_PLACES];
     for (int i = 0; i < (call->x ? ADDITIVE_PLACES : ADDITIVE_OUTPUT); i++)
         to[i] = statistics_find(s->to, layer, additive_places[i]);

@@ -29,9 +29,9 @@ struct DeviceAttentionMemory {
 struct DeviceAttentionCall {
     DeviceAttentionShape shape;
     DeviceAttentionInput in;
-    DropoutSite dropout;     // of the second site; in.dropout: of the first
-    const float *learned[2]; // the kind's parameters, or NULL
-    float *kept;             // from the forward to the backward pass
+    DropoutSite dropout;                     // of the second site; in.dropout: of the first
+    const float *learned[ATTENTION_LEARNED]; // the kind's parameters, or NULL
+    float *kept;                             // from the forward to the backward pass
     float *workspace;
     Matrix y;       // (B, Tq, C) the projection's input; or, without one, x + the result
     const float *x; // (B, Tq, C); NULL: y is only the result
@@ -47,8 +47,8 @@ struct DeviceAttentionKernel {
     // Sets the gradients to queries, keys and values from dy (B, Tq, C), and adds to dlearned.
     // Requires y and the kept floats of the forward pass.
     void (*backward)(const Device *d, const DeviceAttentionCall *call,
-                     const DeviceAttentionGradients *gradients, float *const dlearned[2],
-                     Matrix dy);
+                     const DeviceAttentionGradients *gradients,
+                     float *const dlearned[ATTENTION_LEARNED], Matrix dy);
     // Floats of memory for `room` tokens. The memory for fewer tokens is a prefix.
     size_t (*memory)(const DeviceAttentionShape *shape, size_t room);
     // Forward pass of one more token of each text, which is added to the memory; float32 only.

@@ -168,6 +168,7 @@ static constexpr size_t GLOBAL_BLOCK = 64;
 struct Additive {
     const float *qkv;        // (S, 3C), row stride `stride`
     const float *learned[2]; // (H, D) w_q, w_k
+    const float *gain;       // (C) of the pooled queries in the result; NULL: 0
     float *memory, *y;       // y (S, C) = x + the result, or the result if x is NULL
     const float *x;
     const uint64_t *count;
@@ -264,11 +265,16 @@ static __global__ void __launch_bounds__(WARP) additive_kernel(const Additive p)
           key = query;
     key.memory += D + 2;
     HeadRow x = pool(p, query, row_load(q, p.size), p.learned[0] + at);
+    HeadRow before = p.x ? row_load(p.x + stream * p.y_stride + at, p.size) : HeadRow{};
+    if (p.gain) {
+        const HeadRow gain = row_load(p.gain + at, p.size);
+#pragma unroll
+        for (int i = 0; i < PER_LANE; i++) before.at[i] += gain.at[i] * x.at[i];
+    }
     const HeadRow k = row_load(q + p.channels, p.size), v = row_load(q + 2 * p.channels, p.size);
 #pragma unroll
     for (int i = 0; i < PER_LANE; i++) x.at[i] *= k.at[i];
     x = pool(p, key, x, p.learned[1] + at);
-    const HeadRow before = p.x ? row_load(p.x + stream * p.y_stride + at, p.size) : HeadRow{};
 #pragma unroll
     for (int i = 0; i < PER_LANE; i++) x.at[i] = before.at[i] + x.at[i] * v.at[i];
     row_store(p.y + stream * p.y_stride + at, x, p.size);

@@ -277,19 +277,22 @@ static inline AttentionSublayer attention_sublayer(const Side *s, const Attentio
     const double rate = t->plan.attention_dropout;
     in.window = plan->window;
     in.dropout = gpu_dropout(s->g, s->work, rate, plan->weight_sites[0]);
-    return {plan,
-            {attention_shape(t, plan),
-             in,
-             gpu_dropout(s->g, s->work, rate, plan->weight_sites[1]),
-             {transformer_values(t, plan->learned[0]), transformer_values(t, plan->learned[1])},
-             attended->kept,
-             t->attention,
-             projects ? attended->y : float_matrix(after.out, s->channels),
-             projects ? NULL : after.x,
-             {attended->memory, t->room, &gpu_step(s->g)->count}},
-            after,
-            layer,
-            places};
+    AttentionSublayer a = {plan,
+                           {attention_shape(t, plan),
+                            in,
+                            gpu_dropout(s->g, s->work, rate, plan->weight_sites[1]),
+                            {},
+                            attended->kept,
+                            t->attention,
+                            projects ? attended->y : float_matrix(after.out, s->channels),
+                            projects ? NULL : after.x,
+                            {attended->memory, t->room, &gpu_step(s->g)->count}},
+                           after,
+                           layer,
+                           places};
+    for (size_t i = 0; i < ATTENTION_LEARNED; i++)
+        a.call.learned[i] = transformer_values(t, plan->learned[i]);
+    return a;
 }
 
 static inline AttentionSublayer self_sublayer(const Side *s, size_t l) {
@@ -355,8 +358,9 @@ static inline void attention_sublayer_backward(const Side *s, const AttentionSub
         gpu_lap(s->g, GPU_TRAIN, "projection", PROFILE_BACKWARD, product_flops(s, projection));
         weight_backward(t, "projection", projection, dprojected, a->call.y, s->rows);
     }
-    float *const dlearned[2] = {transformer_gradients(t, a->plan->learned[0]),
-                                transformer_gradients(t, a->plan->learned[1])};
+    float *dlearned[ATTENTION_LEARNED];
+    for (size_t i = 0; i < ATTENTION_LEARNED; i++)
+        dlearned[i] = transformer_gradients(t, a->plan->learned[i]);
     attention_kernel(a->plan)->backward(&s->g->device, &a->call, to, dlearned, dy);
     gpu_lap(s->g, GPU_TRAIN, "attention", PROFILE_BACKWARD, 2 * sublayer_flops(a));
 }

@@ -44,12 +44,14 @@ template <typename T> struct HeadRows {
     }
 };
 
-// Numbers in memory, multiplied by `factor` unless factor.x is NULL.
+// Numbers in memory, multiplied by `factor` unless factor.x is NULL, plus `added` times `gain`
+// unless added.x is NULL.
 template <typename T> struct Values {
     HeadRows<T> rows;
-    HeadRows<float> factor;
+    HeadRows<float> factor = {}, added = {}, gain = {};
     __device__ __forceinline__ float operator()(size_t b, size_t h, size_t i, size_t j) const {
-        return (float)rows.at(b, h, i)[j] * (factor.x ? factor.at(b, h, i)[j] : 1);
+        return (float)rows.at(b, h, i)[j] * (factor.x ? factor.at(b, h, i)[j] : 1) +
+               (added.x ? added.at(b, h, i)[j] * gain.at(b, h, i)[j] : 0);
     }
 };
 

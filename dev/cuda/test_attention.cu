@@ -66,15 +66,16 @@ typedef struct {
     size_t longer; // excess of the planned over the actual batch and length
     bool plain;    // plain scores
     float weights; // magnitude of w_q and w_k; 0: 1
+    bool gain;     // the pooled queries are part of the result
 } AdditiveSetting;
 
 // The definition, in double. Array sizes are those of the functions under test.
 typedef struct {
     AdditiveSetting is;
-    const float *qkv, *x, *dout, *weights[2]; // (H, D)
+    const float *qkv, *x, *dout, *weights[3]; // (H, D), the last one the gain
     const uint8_t *mask;
     Dropout drop[2];
-    double *out, *dqkv, *dweights[2];
+    double *out, *dqkv, *dweights[3];
 } Additive;
 
 // Computes x' and returns the deviation. With plain scores, copies x and returns 0.
@@ -192,7 +193,8 @@ static void additive_head(const Additive *a, size_t b, size_t h) {
     const uint8_t *mask = a->mask ? a->mask + b * T : NULL;
     float *f_query = factors_of(a, 0, b, h), *f_key = factors_of(a, 1, b, h);
     Pooling query = pooling_create(a, h, 0), key = pooling_create(a, h, 1);
-    double *dg = zeros(T * D), *dx = zeros(T * D);
+    double *dg = zeros(T * D), *dx = zeros(T * D), gain[256] = {0};
+    for (size_t d = 0; a->is.gain && d < D; d++) gain[d] = (double)a->weights[2][h * D + d];
 #define QKV(which, t, d) ((b * T + (t)) * 3 * C + (which)*C + h * D + (d))
 #define EACH                                                                                       \
     for (size_t t = 0; t < T; t++)                                                                 \
@@ -206,14 +208,18 @@ static void additive_head(const Additive *a, size_t b, size_t h) {
         const size_t c = (b * T + t) * C + h * D + d;
         const double v = (double)a->qkv[QKV(2, t, d)], f = (double)f_key[AT],
                      dout = (double)a->dout[c];
-        a->out[c] = (double)a->x[c] + key.g[AT] * f * v;
+        const double passed = query.g[AT] * (double)f_query[AT];
+        a->out[c] = (double)a->x[c] + key.g[AT] * f * v + gain[d] * passed;
+        a->dweights[2][h * D + d] += a->is.gain ? dout * passed : 0;
         a->dqkv[QKV(2, t, d)] = dout * key.g[AT] * f;
         dg[AT] = dout * v * f;
     }
     pooling_backward(a, &key, dx, dg, a->dweights[1] + h * D);
     EACH {
         a->dqkv[QKV(1, t, d)] = dx[AT] * query.g[AT] * (double)f_query[AT];
-        dg[AT] = dx[AT] * (double)a->qkv[QKV(1, t, d)] * (double)f_query[AT];
+        dg[AT] = (dx[AT] * (double)a->qkv[QKV(1, t, d)] +
+                  gain[d] * (double)a->dout[(b * T + t) * C + h * D + d]) *
+                 (double)f_query[AT];
         dx[AT] = 0;
     }
     pooling_backward(a, &query, dx, dg, a->dweights[0] + h * D);
@@ -228,14 +234,13 @@ static void additive_head(const Additive *a, size_t b, size_t h) {
 
 // The kernels' results, on the host.
 typedef struct {
-    float *out, *dqkv, *dweights[2];
+    float *out, *dqkv, *dweights[3];
 } AdditiveResult;
 
 static void additive_result_free(AdditiveResult *r) {
     free(r->out);
     free(r->dqkv);
-    free(r->dweights[0]);
-    free(r->dweights[1]);
+    for (float *dweight : r->dweights) free(dweight);
 }
 
 static AdditiveResult additive_run(const Device *d, const Additive *a) {
@@ -259,19 +264,21 @@ static AdditiveResult additive_run(const Device *d, const Additive *a) {
     float *qkv = upload_numbers(d, a->qkv, M * 3 * C), *x = upload_numbers(d, a->x, M * C),
           *dout = upload_numbers(d, a->dout, M * C);
     float *w_query = upload_numbers(d, a->weights[0], C),
-          *w_key = upload_numbers(d, a->weights[1], C);
+          *w_key = upload_numbers(d, a->weights[1], C), *gain = upload_numbers(d, a->weights[2], C);
     float *G = upload_numbers(d, NULL, M * C), *P = upload_numbers(d, NULL, M * C),
           *out = upload_numbers(d, NULL, M * C);
     float *r_query = upload_numbers(d, NULL, M * is.heads),
           *r_key = upload_numbers(d, NULL, M * is.heads);
     const Matrix dqkv = upload_matrix(d, NULL, M, 3 * C, is.bf16_gradient);
     float *zero = zero_numbers(C);
-    float *dw_query = upload_numbers(d, zero, C), *dw_key = upload_numbers(d, zero, C);
+    float *dw_query = upload_numbers(d, zero, C), *dw_key = upload_numbers(d, zero, C),
+          *dgain = upload_numbers(d, zero, C);
     uint8_t *mask = a->mask ? (uint8_t *)upload(d, a->mask, M) : NULL;
 
     float *workspace = upload_numbers(d, NULL, additive_attention_workspace(d, &attention, false));
     AdditiveInput in = {qkv,
                         {w_query, w_key},
+                        is.gain ? gain : NULL,
                         mask,
                         is.rate > 0 ? query : dropout_none(),
                         is.rate > 0 ? key : dropout_none(),
@@ -287,12 +294,15 @@ static AdditiveResult additive_run(const Device *d, const Additive *a) {
     device_free(workspace);
     in.workspace = workspace =
         upload_numbers(d, NULL, additive_attention_workspace(d, &attention, true));
-    additive_attention_backward(d, &attention, dqkv, dw_query, dw_key, float_matrix(dout, C), in);
-    const AdditiveResult result = {download(d, out, M * C),
-                                   download_matrix(d, dqkv, M),
-                                   {download(d, dw_query, C), download(d, dw_key, C)}};
-    void *const memory[] = {at,  qkv,     x,     dout,      w_query,  w_key,  G,    P,
-                            out, r_query, r_key, dqkv.data, dw_query, dw_key, mask, workspace};
+    additive_attention_backward(d, &attention, dqkv, {{dw_query, dw_key, dgain}},
+                                float_matrix(dout, C), in);
+    const AdditiveResult result = {
+        download(d, out, M * C),
+        download_matrix(d, dqkv, M),
+        {download(d, dw_query, C), download(d, dw_key, C), download(d, dgain, C)}};
+    void *const memory[] = {at,       qkv,    x,    dout,      w_query, w_key,
+                            G,        P,      out,  r_query,   r_key,   dqkv.data,
+                            dw_query, dw_key, mask, workspace, gain,    dgain};
     for (void *at_device : memory) device_free(at_device);
     free(zero);
     return result;
@@ -313,24 +323,26 @@ static void additive_check(const Device *d, AdditiveSetting is) {
     float *qkv = random_numbers(&random, M * 3 * C, 1), *x = random_numbers(&random, M * C, 1),
           *dout = random_numbers(&random, M * C, 1);
     const float size = is.weights > 0 ? is.weights : 1;
-    float *w_query = random_numbers(&random, C, size), *w_key = random_numbers(&random, C, size);
+    float *w_query = random_numbers(&random, C, size), *w_key = random_numbers(&random, C, size),
+          *gain = random_numbers(&random, C, 1);
     uint8_t *mask = is.holes ? mask_with_holes(is.batch, is.length) : NULL;
     const Additive a = {is,
                         qkv,
                         x,
                         dout,
-                        {w_query, w_key},
+                        {w_query, w_key, gain},
                         mask,
                         {dropout_create(is.rate, 5, 3, 1), dropout_create(is.rate, 5, 3, 2)},
                         zeros(M * C),
                         zeros(M * 3 * C),
-                        {zeros(C), zeros(C)}};
+                        {zeros(C), zeros(C), zeros(C)}};
     for (size_t unit = 0; unit < is.batch * is.heads; unit++)
         additive_head(&a, unit / is.heads, unit % is.heads);
     char text[200];
-    snprintf(text, sizeof(text), "additive B %zu T %zu H %zu D %zu k %zu s %g c %g rate %g%s%s%s",
+    snprintf(text, sizeof(text), "additive B %zu T %zu H %zu D %zu k %zu s %g c %g rate %g%s%s%s%s",
              is.batch, is.length, is.heads, is.size, is.window, is.rescale, is.sink, is.rate,
-             is.raw ? " raw" : "", is.plain ? " plain" : "", is.holes ? " holes" : "");
+             is.raw ? " raw" : "", is.plain ? " plain" : "", is.holes ? " holes" : "",
+             is.gain ? " gain" : "");
     // Exponentials of large scores inherit their rounding errors.
     const double tolerance = size > 1 ? 10 * FLOAT_TOLERANCE : FLOAT_TOLERANCE;
     for (int sms : {FEW_SMS, MANY_SMS}) {
@@ -343,15 +355,16 @@ static void additive_check(const Device *d, AdditiveSetting is) {
                        is.bf16_gradient ? BF16_TOLERANCE : tolerance);
         compare_within("dw_q", text, r.dweights[0], a.dweights[0], C, 1, 2 * tolerance);
         compare_within("dw_k", text, r.dweights[1], a.dweights[1], C, 1, 2 * tolerance);
+        compare_within("dgain", text, r.dweights[2], a.dweights[2], C, 1, 2 * tolerance);
         additive_result_free(&r);
     }
-    void *const memory[] = {qkv,  x,     dout,   w_query,       w_key,
-                            mask, a.out, a.dqkv, a.dweights[0], a.dweights[1]};
+    void *const memory[] = {qkv,  x,     dout,   w_query,       w_key,         gain,
+                            mask, a.out, a.dqkv, a.dweights[0], a.dweights[1], a.dweights[2]};
     for (void *at_host : memory) free(at_host);
 }
 
-static const AdditiveSetting ADDITIVE = {2, 65,    2,     8,     4, 10,    1e-5,
-                                         0, false, false, false, 0, false, 0};
+static const AdditiveSetting ADDITIVE = {2,     65,    2,     8, 4,     10, 1e-5, 0,
+                                         false, false, false, 0, false, 0,  false};
 
 static void test_additive_shapes(void) {
     Device d = device_create();
@@ -367,6 +380,7 @@ static void test_additive_shapes(void) {
                 is.heads = 1;
                 is.rate = 0.3;
                 is.holes = true;
+                is.gain = size % 8 == 0;
                 additive_check(&d, is);
             }
         }
@@ -393,6 +407,7 @@ static void test_additive_options(void) {
         is.rescale = 30;
         additive_check(&d, is);
         is.sink = 0;
+        is.gain = true;
         additive_check(&d, is);
         is.length = 70;
         is.size = 128;
@@ -436,6 +451,7 @@ static void test_additive_plain(void) {
                 is.rate = size == 64 ? 0 : 0.3;
                 is.holes = size != 64;
                 is.weights = size == 20 ? 40 : 0;
+                is.gain = size == 20;
                 additive_check(&d, is);
             }
         }

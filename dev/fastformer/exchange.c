@@ -64,6 +64,7 @@ static void read_choices(const Json *config, const char *source, Metadata **rows
                    {"rotary_base", "rope_theta", true},
                    {"rotary_part", "partial_rotary_factor", true},
                    {"token_shift", "token_shift", true},
+                   {"query_gain", "query_gain", true},
                    {"norm", "norm", false},
                    {"norm_eps", "rms_norm_eps", true},
                    {"activation", "ffn", false},
@@ -196,6 +197,7 @@ static bool write_config(const void *model, JsonWriter *w) {
         json_add_number(w, numbers[i].key, numbers[i].value);
     write_attention(plan, w);
     json_add_string(w, "pool", attention->pool_raw ? "raw" : "normalised");
+    if (attention->query_gain > 0) json_add_number(w, "query_gain", attention->query_gain);
     write_blocks(plan, w);
     json_open(w, "window_sizes", '[');
     for (size_t l = 0; l < size->layers; l++) {

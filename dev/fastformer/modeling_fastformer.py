@@ -43,11 +43,11 @@ class FastformerConfig(PretrainedConfig):
     }
 
     def __init__(self, vocab_size=32000, hidden_size=128, n_layer=6, n_heads=4, n_positions=2048, window_sizes=None,
-                 attention=None, rescale=10.0, eps_denominator=1e-5, pool="normalised", positions="learned",
-                 rotary_base=10000.0, rotary_part=1.0, token_shift=0.0, norm="layer", norm_eps=1e-5, activation="gelu",
-                 intermediate_size=None, scores="usual", dropout=0.1, padding_token=-1, initializer_range=0.02,
-                 use_cache=True, use_local_att=True, tie_word_embeddings=True, pad_token_id=None, bos_token_id=None,
-                 eos_token_id=None, **kwargs):
+                 attention=None, rescale=10.0, eps_denominator=1e-5, pool="normalised", query_gain=0.0,
+                 positions="learned", rotary_base=10000.0, rotary_part=1.0, token_shift=0.0, norm="layer",
+                 norm_eps=1e-5, activation="gelu", intermediate_size=None, scores="usual", dropout=0.1,
+                 padding_token=-1, initializer_range=0.02, use_cache=True, use_local_att=True, tie_word_embeddings=True,
+                 pad_token_id=None, bos_token_id=None, eos_token_id=None, **kwargs):
         self.vocab_size = vocab_size
         self.hidden_size = hidden_size
         self.n_layer = kwargs.pop("num_hidden_layers", n_layer)
@@ -61,6 +61,7 @@ class FastformerConfig(PretrainedConfig):
         self.rescale = rescale
         self.eps_denominator = eps_denominator  # 0: softmax, 1: softmax1
         self.pool = pool  # pools "normalised" or "raw" vectors
+        self.query_gain = query_gain  # initial gain, learned per channel, of pooled queries in the result; 0: none
         self.positions = positions  # "learned", "rotary" (of softmax's queries and keys) or "none"
         self.rotary_base = rotary_base  # of the angles of rotary positions
         self.rotary_part = rotary_part  # share of channel pairs that rotate, the fastest ones
@@ -223,6 +224,9 @@ class AdditiveAttention(nn.Module):
         self.memory = lambda: layer_memory(config, layer)
         self.scale, self.sink = config.rescale / (C // H), config.eps_denominator
         self.raw = config.pool == "raw"
+        self.query_gain = None
+        if config.query_gain > 0:
+            self.query_gain = nn.Parameter(torch.full((C,), float(config.query_gain)))
         self.shift = config.token_shift
         self.dropout = config.dropout
         self.attn_norm = norm_layer(config, C)
@@ -250,7 +254,10 @@ class AdditiveAttention(nn.Module):
         q, k, v = qkv.permute(2, 0, 3, 1, 4)
         query = F.dropout(self.pool(q, self.query_attn, sums[0], mask), self.dropout, self.training)
         key = F.dropout(self.pool(query * k, self.key_attn, sums[1], mask), self.dropout, self.training)
-        return (key * v).transpose(1, 2).reshape(B, T, C)
+        y = (key * v).transpose(1, 2).reshape(B, T, C)
+        if self.query_gain is not None:
+            y = y + self.query_gain * query.transpose(1, 2).reshape(B, T, C)
+        return y
 
 
 class SoftmaxAttention(nn.Module):
@@ -386,6 +393,8 @@ class FastformerForCausalLM(PreTrainedModel, GenerationMixin):
         if isinstance(module, AdditiveAttention):
             nn.init.normal_(module.query_attn, 0, deviation)
             nn.init.normal_(module.key_attn, 0, deviation)
+            if module.query_gain is not None:
+                nn.init.constant_(module.query_gain, self.config.query_gain)
 
     def get_input_embeddings(self):
         return self.word_embedding

@@ -35,8 +35,12 @@ static void test_step() {
     gpu_check_step(pair(), SMALL "dropout=0.2 windows=global", "fp32", 1, 0, 1e-4);
     gpu_check_step(pair(), SMALL "dropout=0.2 windows=1,5,global scores=plain", "fp32", 45, 0.2,
                    1e-4);
+    gpu_check_step(pair(), SMALL "dropout=0.2 windows=1,5,global scores=plain query-gain=0.7",
+                   "fp32", 45, 0.2, 1e-4);
     gpu_check_step(pair(), WHOLE "dropout=0.1 windows=4,global", "fp32", 37, 0, 1e-4);
     gpu_check_step(pair(), WHOLE "dropout=0.1 windows=3,100", "fp32", 150, 0.3, 1e-4);
+    gpu_check_step(pair(), WHOLE "dropout=0.1 windows=3,100 query-gain=0.7", "fp32", 150, 0.3,
+                   1e-4);
     gpu_check_step(pair(), "layers=1 channels=260 heads=5 sink=1 pool=raw dropout=0.1", "fp32", 20,
                    0, 1e-4);
     gpu_check_step(pair(), "layers=2 channels=15 heads=3 dropout=0.1", "fp32", 20, 0.1,
@@ -79,7 +83,7 @@ static void test_training() {
     gpu_check_training(pair(), options, "fp32", 1e-4);
     gpu_check_training(pair(), options, "bf16", 2e-2);
     gpu_check_bits(pair().gpu, options, "fp32");
-    gpu_check_bits(pair().gpu, WHOLE "dropout=0.1 windows=3,global", "bf16");
+    gpu_check_bits(pair().gpu, WHOLE "dropout=0.1 windows=3,global query-gain=1", "bf16");
     gpu_check_bits(pair().gpu, SMALL "dropout=0.1 windows=3,8,global scores=plain", "bf16");
     gpu_check_training(pair(), SMALL "windows=3,8,global optimizer=muon", "fp32", 1e-4);
     gpu_check_bits(pair().gpu, SMALL "windows=3,8,global optimizer=muon", "bf16");
@@ -95,9 +99,10 @@ static void test_model() {
         model_test_free(&t);
     }
     model_check_accumulation(pair().gpu, SMALL "dropout=0.2");
-    for (const char *options : {"dropout=0.2", "windows=3,8,global sink=1 pool=raw rescale=3",
-                                "windows=global,5,1 scores=plain sink=1",
-                                "attention=additive,softmax:7,additive rescale=0"}) {
+    for (const char *options :
+         {"dropout=0.2", "windows=3,8,global sink=1 pool=raw rescale=3 query-gain=0.7",
+          "windows=global,5,1 scores=plain sink=1",
+          "attention=additive,softmax:7,additive rescale=0"}) {
         char *all = format_string(SMALL "%s", options);
         gpu_check_statistics(pair(), all);
         free(all);

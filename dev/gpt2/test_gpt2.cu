@@ -94,9 +94,10 @@ static void test_decoding() {
          {"attention=softmax:7 scores=qknorm", "attention=softmax1 positions=rotary kv-heads=1",
           "attention=cosine:5", "attention=cosine cosine-power=0.5 positions=sinusoidal",
           "attention=additive*3+softmax windows=1,5,global,9 rescale=3",
-          "attention=additive windows=6,global scores=plain positions=none",
+          "attention=additive windows=6,global scores=plain positions=none query-gain=2",
           "attention=additive pool=raw sink=1 windows=3,32 ffn=swiglu",
-          "attention=softmax:2+additive*2+softmax pool=raw token-shift=0.5 positions=none"}) {
+          "attention=softmax:2+additive*2+softmax pool=raw token-shift=0.5 positions=none "
+          "query-gain=0.7"}) {
         char *all = format_string("layers=%d channels=24 heads=3 %s", strchr(options, '*') ? 4 : 2,
                                   options);
         gpu_check_decoding(pair(), all);

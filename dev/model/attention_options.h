@@ -46,7 +46,12 @@
      .help = "additive: term added to denominators (0 softmax, 1 softmax1)"}, \
     {.name = OPT_POOL, .kind = OPTION_CHOICE, .scope = OPTION_MODEL, .value = "WHAT", \
      .initial = "normalised", .implied = silent, .choices = "normalised|raw", \
-     .group = OPTION_GROUP_MORE, .help = "additive: vectors to pool"}
+     .group = OPTION_GROUP_MORE, .help = "additive: vectors to pool"}, \
+    {.name = OPT_QUERY_GAIN, .kind = OPTION_NUMBER, .scope = OPTION_MODEL, .value = "G", \
+     .initial = "0", .implied = true, .max = 10, .metadata_key = "query_gain", \
+     .group = OPTION_GROUP_MORE, \
+     .help = "additive: initial gain, learned per channel, of pooled queries in the result; " \
+             "0: none"}
 // clang-format on
 
 // Returns each layer's attention, (layers), allocated, as these options define it for a model with

@@ -71,17 +71,21 @@ static void additive_configure(AttentionPlan *plan, const Options *options) {
     plan->rescale = options_number(options, OPT_RESCALE);
     plan->sink = options_number(options, OPT_SINK);
     plan->pool_raw = strcmp(options_text(options, OPT_POOL), "raw") == 0;
+    plan->query_gain = options_number(options, OPT_QUERY_GAIN);
 }
 
 static void additive_parameters(AttentionPlan *plan, ParameterTable *table, const char *prefix,
                                 size_t channels, size_t heads) {
-    static const char *const names[] = {"query_attn", "key_attn"};
+    static const char *const names[] = {"query_attn", "key_attn", "query_gain"};
     if (channels / heads < 2)
         fail("--heads %zu: the %zu channels must divide into heads of at least 2", heads, channels);
-    for (size_t i = 0; i < 2; i++) {
+    for (size_t i = ADDITIVE_QUERY; i <= ADDITIVE_GAIN; i++) {
         char name[PARAMETER_NAME];
         snprintf(name, sizeof(name), "%s.%s", prefix, names[i]);
-        plan->learned[i] = add_matrix(table, name, heads, channels / heads, DEVIATION);
+        if (i < ADDITIVE_GAIN)
+            plan->learned[i] = add_matrix(table, name, heads, channels / heads, DEVIATION);
+        else if (plan->query_gain > 0)
+            plan->learned[i] = add_vector(table, name, channels, plan->query_gain);
     }
 }
 

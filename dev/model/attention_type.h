@@ -21,16 +21,21 @@ typedef enum {
 
 enum { ATTENTION_LEARNED = 4 }; // most parameters that a kind has of its own
 
+// The parameters of additive attention in windows: w_q and w_k (H, D), and the gain of the pooled
+// queries (C), which only models with --query-gain have.
+enum { ADDITIVE_QUERY, ADDITIVE_KEY, ADDITIVE_GAIN };
+
 // The attention of a layer: its kind, settings and parameters. Self-attention computes queries,
 // keys and values from one input; cross-attention computes keys and values from another one.
 typedef struct {
     AttentionKind kind;
-    bool causal;    // a token sees the tokens up to itself; else its whole sequence
-    size_t window;  // only the last `window` of these; 0: all
-    double sink;    // added to the denominator: 0 softmax, 1 softmax1
-    double power;   // cosine, pairwise: exponent of the number of keys; negative: learned
-    double rescale; // additive: bound of scores
-    bool pool_raw;  // additive: pool x instead of the normalised x'
+    bool causal;       // a token sees the tokens up to itself; else its whole sequence
+    size_t window;     // only the last `window` of these; 0: all
+    double sink;       // added to the denominator: 0 softmax, 1 softmax1
+    double power;      // cosine, pairwise: exponent of the number of keys; negative: learned
+    double rescale;    // additive: bound of scores
+    bool pool_raw;     // additive: pool x instead of the normalised x'
+    double query_gain; // additive: initial gain of the pooled queries in the result; 0: not added
     PairwiseSimilarity similarity; // pairwise
     PairwiseActivation activation;
     ScoresKind scores; // rescaled: by `rescale`

@@ -277,7 +277,7 @@ def main():
         growing = ("--windows", "4,7,global")
         check_run(root, data, tokens, "Fastformer, published", *growing)
         raw = ("--pool", "raw", "--positions")
-        check_run(root, data, tokens, "Fastformer, raw", *growing, *raw, "none")
+        check_run(root, data, tokens, "Fastformer, raw", *growing, *raw, "none", "--query-gain", "0.7")
         rotary = ("--rotary-base", "100", "--rotary-part", "0.5")
         hybrid = ("--attention", "additive*2+softmax", *raw, "rotary")
         check_run(root, data, tokens, "Fastformer, hybrid", *growing, *hybrid, *rotary)
