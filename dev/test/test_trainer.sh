@@ -110,7 +110,7 @@ ok "additive*3+softmax:16: 4 steps, then 4 more, are the same bytes, which write
 
 "$trainer" -i bytes -o preset --preset hybrid -C 16 -H 2 -b 2 -t 32 -x 2 -v 1 -m 1 >out 2>&1 &&
     grep -q '"attention":"additive\*3+softmax","windows":"2,4,8,global","rescale":2' preset/log.jsonl &&
-    grep -q '"positions":"rotary"' preset/config.json && grep -q '"pool":"raw"' preset/config.json
+    grep -q '"positions":"rotary"' preset/config.json && grep -q '"pool":"raw","query_gain":1' preset/config.json
 ok "--preset hybrid"
 "$trainer" -e preset -i bytes -o preset/tuned --config preset/log.jsonl -x 1 --no-test >out 2>&1 &&
     grep -q '"optimizer":"muon"' preset/tuned/log.jsonl
