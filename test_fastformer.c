@@ -347,11 +347,10 @@ static void test_hybrids(void) {
         "layers=4 channels=16 heads=2 attention=additive*3+softmax:9",
         "layers=2 channels=16 heads=2 attention=additive+softmax positions=rotary rotary-part=0.5",
         "layers=4 channels=16 heads=2 attention=additive:4+softmax1 scores=plain",
-        "layers=4 channels=16 heads=2 attention=softmax:2+additive*2+softmax token-shift=0.5 "
-        "query-gain=0.7",
+        "layers=4 channels=16 heads=2 attention=softmax:2+additive*2+softmax token-shift=0.5",
         "layers=4 channels=16 heads=2 attention=additive:3+cosine:global",
         "layers=2 channels=16 heads=2 attention=cosine:5,cosine:70",
-        "layers=2 channels=16 heads=2 windows=global attention=softmax1,additive pool=raw"};
+        "layers=2 channels=16 heads=2 attention=softmax1:5,additive pool=raw query-gain=0.7"};
     for (size_t i = 0; i < sizeof(hybrids) / sizeof(hybrids[0]); i++) {
         check_gradients(hybrids[i], 21, 0.3);
         char *dropped = format_string("%s dropout=0.2", hybrids[i]);

@@ -48,8 +48,8 @@ static const char *const blocks[] = {
     "positions=rotary rotary-part=0.5 kv-heads=1 scores=qknorm attention=additive+softmax",
     "positions=rotary kv-heads=1 attention=pairwise similarity=euclidean",
     "token-shift=0.4 attention=cosine,softmax:3",
-    "token-shift=1 norm=rms positions=rotary kv-heads=1 attention=additive:4+softmax "
-    "query-gain=0.7",
+    "token-shift=1 norm=rms positions=rotary kv-heads=1 attention=additive:4+softmax",
+    "positions=none attention=additive:4+softmax query-gain=0.7",
 };
 static const ModelKinds of_blocks = {&gpt2, blocks, sizeof(blocks) / sizeof(blocks[0]), 1};
 #define EVEN "layers=2 channels=24 heads=2 "
