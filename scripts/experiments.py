@@ -716,14 +716,9 @@ SPEEDRUN = {
     "quick": "60 updates, one seed, a minute: far from the mark",
     "data": ["wikitext2-words"],
     "programs": ["train_fastformer"],
-    "arms": {
-        "speedrun": "speedrun, 2.4 epochs",
-        "queries": "the same with pooled queries in the result",
-        "softmax": "softmax in the same windows",
-    },
+    "arms": {"speedrun": "speedrun, 2.4 epochs", "softmax": "softmax in the same windows"},
     "command": lambda arm, value, c: "./train_fastformer --attention "
-    + ("softmax" if arm == "softmax" else "additive*2+softmax --pool raw --rescale 2")
-    + (" --query-gain 1" if arm == "queries" else ""),
+    + ("softmax" if arm == "softmax" else "additive*2+softmax --pool raw --rescale 2"),
     "borrowed": {"published": "dev/results/wikitext2/fastformer-windowed-seed-*.jsonl"},
     "settings": speedrun_settings,
     "measures": "val_word_ppl test_word_ppl test_bpb steps ms seconds".split(),
