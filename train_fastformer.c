@@ -11,7 +11,7 @@
 //   q, k, v = split(W_qkv n)
 //   G       = dropout(pool(q, w_q))         pooled queries
 //   P       = dropout(pool(G * k, w_k))     pooled keys; * is elementwise
-//   x       = x + P * v
+//   x       = x + P * v                     with --query-gain also + gain * G
 //   x       = x + dropout(W_down GELU(W_up LayerNorm(x)))
 
 #include "attention_options.h"
