@@ -182,7 +182,7 @@ static __global__ void __launch_bounds__(THREADS, SIZE <= 128 ? 2 : 1)
     const AdditiveHead head = head_of_block(p);
     const Tile tile = tile_of(p, head);
     const Shared s = carve_tile<SIZE>(p);
-    Kept kept_query = {NULL, 0, 0, 1};
+    Kept kept_query = keeps_all();
     if (p.gain) kept_query = keep_rows(p, head, p.drop_query, s.kept_query, tile.start, tile.rows);
     const Kept kept_key = keep_rows(p, head, p.drop_key, s.kept_key, tile.start, tile.rows);
     prefetch_forward<SIZE>(p, head, tile.start, tile.rows, false, true);

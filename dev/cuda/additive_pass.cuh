@@ -179,11 +179,15 @@ static __host__ __device__ __forceinline__ size_t kept_bytes(size_t rows, size_t
     return (rows * size / DROPOUT_BLOCK + 2) * 16;
 }
 
+static __device__ __forceinline__ Kept keeps_all() {
+    return {NULL, 0, 0, 1};
+}
+
 // Fills in rows start .. start+rows-1. A barrier must follow.
 static __device__ __forceinline__ Kept keep_rows(const AdditivePass &p, const AdditiveHead &head,
                                                  const DropoutSite &dropout, uint8_t *bytes,
                                                  int start, int rows) {
-    Kept kept = {NULL, 0, 0, 1};
+    Kept kept = keeps_all();
     if (!drops_out(dropout)) return kept;
     int first = max(start, 0), last = min(start + rows, p.length);
     if (p.reversed) {

@@ -65,7 +65,7 @@ static __global__ void __launch_bounds__(THREADS)
     const Row<SIZE> weight = normal_weight<SIZE, true>(p, head, products);
     const Kept kept = keep_rows(p, head, products ? p.drop_query : p.drop_key,
                                 shared_memory<uint8_t>(), start, rows);
-    Kept kept_query = {NULL, 0, 0, 1};
+    Kept kept_query = keeps_all();
     if (step == RESULTS && p.gain)
         kept_query = keep_rows(p, head, p.drop_query,
                                shared_memory<uint8_t>() + kept_bytes(PLAIN_ROWS, (size_t)p.size),
